@@ -1,0 +1,149 @@
+"""Values that cross the public surface: frozen, slotted, keyword-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forebay._codecs import Codec
+    from forebay._formats import DatasetFormat
+    from forebay.downloader import Downloader
+
+__all__ = [
+    "BackendSpec",
+    "CacheInfo",
+    "Capabilities",
+    "CodecSpec",
+    "FormatSpec",
+    "ObjectInfo",
+    "RangeRead",
+    "StageStats",
+    "Stats",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store says of one object.
+
+    ``etag`` is the validator as the server spells it, quotes and ``W/`` included; ``version`` is a generation or
+    version id. Unknown facts are None.
+    """
+
+    key: str
+    size: int | None = None
+    etag: str | None = None
+    version: str | None = None
+    last_modified: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeRead:
+    """A piece of an object together with what its response said of the whole object."""
+
+    data: bytes | bytearray | memoryview
+    info: ObjectInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a downloader can do in this process.
+
+    ``native_async``: at least one overridden async hook works here. ``checksums``: names of the store's own checksums
+    that the driver shows. ``reason``: why this driver was taken, in words.
+    """
+
+    native_async: bool = False
+    ranges: bool = False
+    stat: bool = False
+    list: bool = False
+    fork_safe: bool = True
+    checksums: tuple[str, ...] = ()
+    driver: str = "python"
+    version: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSpec:
+    """A backend as its plugin announces it. ``load`` imports the SDK and returns the `Downloader` class."""
+
+    name: str
+    schemes: tuple[str, ...]
+    load: Callable[[], type[Downloader]]
+    distribution: str | None = None
+    install_hint: str | None = None
+    drivers: tuple[str, ...] = ("python",)
+    remote: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecSpec:
+    """A decompressor as its plugin announces it. ``magic`` are the first bytes of a frame."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    magic: bytes
+    load: Callable[[], type[Codec]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatSpec:
+    """A dataset layout as its plugin announces it. ``index_names`` are the files that tell it, best first."""
+
+    name: str
+    index_names: tuple[str, ...]
+    load: Callable[[], type[DatasetFormat]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheInfo:
+    """A cache directory at one moment. ``bytes`` counts every file under ``chunks/``, temporary ones included."""
+
+    bytes: int
+    max_bytes: int
+    chunks: int
+    leases: int
+    holders: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStats:
+    """How often a stage ran and how long it took, in seconds."""
+
+    count: int = 0
+    total: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Seconds a run, 0.0 where there was none."""
+        return self.total / self.count if self.count else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Counters of one dataset since it was opened. Times are in seconds."""
+
+    items: int = 0
+    chunks_fetched: int = 0
+    bytes_fetched: int = 0
+    requests: int = 0
+    cache_hits: int = 0
+    retries: int = 0
+    wait_seconds: float = 0.0
+    evictions: int = 0
+    padded: int = 0
+    skipped_chunks: int = 0
+    stages: Mapping[str, StageStats] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counters as plain JSON-able values."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name != "stages"}
+        plain["stages"] = {
+            name: {"count": stage.count, "total": stage.total, "mean": stage.mean}
+            for name, stage in self.stages.items()
+        }
+        return plain
