@@ -1,0 +1,1 @@
+"""The http and https backend of Forebay."""
