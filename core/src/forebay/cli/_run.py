@@ -1,0 +1,123 @@
+"""From a command line to an exit code: errors, signals and a reader that went away."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from forebay.cli._output import State, emit, output_closed, silence_stdout
+from forebay.cli._params import log_everything
+
+__all__ = ["DONE", "FAILED", "INTERRUPTED", "USAGE", "run"]
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+class _Terminated(BaseException):
+    """A signal asked the process to end; like KeyboardInterrupt, nothing but clean-up may catch it."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.code = 128 + signum
+
+
+def run(app: click.Group, argv: Sequence[str] | None) -> int:
+    """Run the command that ``argv`` names. Never raises, whatever the command does."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    state = State(debug=_debug_wanted())
+    if state.debug:
+        log_everything()
+    try:
+        with _ending_on_signals():
+            code = _invoke(app, arguments, state)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        code = INTERRUPTED
+    except _Terminated as exc:
+        code = exc.code
+    except BrokenPipeError as exc:
+        if not output_closed():
+            return _failed(exc, state)
+        silence_stdout()
+        code = FAILED
+    except Exception as exc:  # noqa: BLE001  # the edge of the process: each error becomes one line and an exit code
+        code = _failed(exc, state)
+    return code
+
+
+def _invoke(app: click.Group, arguments: list[str], state: State) -> int:
+    # Not through click's own main(): it takes any EPIPE, a store's included, for a closed stdout and exits silently.
+    try:
+        if not arguments:
+            arguments = ["--help"]
+        with app.make_context("forebay", arguments, obj=state) as ctx:
+            result = app.invoke(ctx)
+    except click.exceptions.Exit as exc:
+        return int(exc.exit_code)
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as exc:
+        exc.show()
+        return int(exc.exit_code)
+    return result if isinstance(result, int) else DONE
+
+
+def _failed(error: Exception, state: State) -> int:
+    """Say in one line what went wrong; the exit code is 1."""
+    text = _one_line(error)
+    if state.debug:
+        traceback.print_exception(error)
+    try:
+        if state.json:
+            emit(state.command, error={"type": type(error).__name__, "message": text})
+            sys.stdout.flush()
+    except (OSError, ValueError):  # the error may be that stdout cannot be written
+        silence_stdout()
+    click.echo(f"forebay: {text}", err=True)
+    return FAILED
+
+
+def _one_line(error: Exception) -> str:
+    from forebay._url import redact
+    from forebay.exceptions import ForebayError
+
+    text = str(error)
+    if not isinstance(error, ForebayError):
+        # A stranger's message rarely stands alone (KeyError: 'x'): its class belongs to it, and so do our notes.
+        notes = getattr(error, "__notes__", [])
+        text = "; ".join([f"{type(error).__name__}: {text}" if text else type(error).__name__, *map(str, notes)])
+    return redact(" ".join(text.split())) or type(error).__name__
+
+
+def _debug_wanted() -> bool:
+    from forebay._config import environ
+
+    return environ().get("FOREBAY_DEBUG", "") not in ("", "0")
+
+
+def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
+    raise _Terminated(signum)
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the stack like Ctrl-C does, so that nothing is left behind."""
+    previous: dict[int, Any] = {}
+    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    try:
+        for signum in (getattr(signal, name) for name in names if hasattr(signal, name)):
+            if signal.getsignal(signum) is signal.SIG_DFL:  # nohup ignores SIGHUP on purpose
+                previous[signum] = signal.signal(signum, _terminate)
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
