@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import click
 
 from forebay.cli._cache import cache
@@ -19,6 +17,8 @@ __all__ = ["app"]
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         click.echo(f"forebay {version('forebay')}")
         ctx.exit()
 

@@ -24,10 +24,11 @@ __all__ = ["fetch"]
 
 
 @click.command(
+    short_help="Fetch one object through the cache.",
     epilog=example(
         "forebay fetch https://data.example.org/digits/index.json",
         "forebay fetch -o index.json https://data.example.org/digits/index.json",
-    )
+    ),
 )
 @click.argument("url")
 @click.option("-o", "--output", metavar="FILE", help="Copy the object to FILE; - is stdout.")

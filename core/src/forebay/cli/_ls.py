@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["ls"]
 
 
-@click.command(epilog=example("forebay ls https://data.example.org/digits", "forebay ls ./digits"))
+@click.command(
+    short_help="List what is under a root.",
+    epilog=example("forebay ls https://data.example.org/digits", "forebay ls ./digits"),
+)
 @click.argument("url")
 @cache_dir_option
 @options_option

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["plugins"]
 
 
-@click.command(epilog=example("forebay plugins", "forebay plugins --json"))
+@click.command(
+    short_help="Show who serves which URL scheme.", epilog=example("forebay plugins", "forebay plugins --json")
+)
 @common_options
 @click.pass_obj
 def plugins(state: State) -> None:

@@ -57,8 +57,6 @@ def run(app: click.Group, argv: Sequence[str] | None) -> int:
 def _invoke(app: click.Group, arguments: list[str], state: State) -> int:
     # Not through click's own main(): it takes any EPIPE, a store's included, for a closed stdout and exits silently.
     try:
-        if not arguments:
-            arguments = ["--help"]
         with app.make_context("forebay", arguments, obj=state) as ctx:
             result = app.invoke(ctx)
     except click.exceptions.Exit as exc:

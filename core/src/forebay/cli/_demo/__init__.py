@@ -18,7 +18,10 @@ __all__ = ["demo"]
 _SMALLEST = 1 << 20
 
 
-@click.command(epilog=example("forebay demo", "forebay demo --size 64MiB --latency 0.05 --json"))
+@click.command(
+    short_help="See the whole path at work on this machine.",
+    epilog=example("forebay demo", "forebay demo --size 64MiB --latency 0.05 --json"),
+)
 @click.option("--size", type=SIZE, default="384MiB", show_default=True, help="About how large a dataset to make.")
 @click.option(
     "--latency",
