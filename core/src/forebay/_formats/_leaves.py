@@ -1,0 +1,132 @@
+"""Decoders of single leaves: numbers, text, bytes, JSON. Each has a way for one value and a vectorised one for a column.
+
+A decoder raises `IntegrityError` (or a plain ``ValueError``) for bytes that are not what they should be; the reader adds
+chunk, item and leaf to the message.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from forebay._formats._map import ByteArray
+from forebay.exceptions import IntegrityError, UnsupportedFormatError
+
+__all__ = ["BytesLeaf", "ChunkBytes", "IntArray", "JsonLeaf", "Leaf", "PickleLeaf", "ScalarLeaf", "TextLeaf"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+class ChunkBytes:
+    """The bytes of one chunk in the three shapes that decoders read them in."""
+
+    __slots__ = ("array", "view")
+
+    def __init__(self, array: ByteArray) -> None:
+        self.array = array
+        self.view = array.data
+
+    def gather(self, starts: IntArray, width: int) -> ByteArray:
+        """Copy ``width`` bytes from each start into one contiguous array.
+
+        Indexing a view whose elements overlap, one starting at each byte, copies 8 bytes in 6 ns; slices cost 100 ns each.
+        """
+        if not width or not len(starts):
+            return np.empty(0, dtype=np.uint8)
+        places = max(len(self.array) - width + 1, 0)
+        every = np.ndarray((places,), np.dtype((np.void, width)), self.array, strides=(1,))
+        return every[starts].view(np.uint8)
+
+
+class Leaf(ABC):
+    """The decoder of one leaf of every item."""
+
+    @abstractmethod
+    def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
+        """Decode the bytes from ``start`` to ``end``."""
+
+    def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
+        """Decode a column: one value for each pair of bounds."""
+        one = self.one
+        return [one(chunk, start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+class ScalarLeaf(Leaf):
+    """A number of fixed width: ``int`` and ``float`` take eight bytes, little-endian, ``bool`` takes one."""
+
+    def __init__(self, code: str) -> None:
+        self._struct = struct.Struct(f"<{code}")
+        self._unpack = self._struct.unpack_from
+        self._width = self._struct.size
+        self._dtype = np.dtype({"q": "<i8", "d": "<f8", "?": "?"}[code])
+
+    def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
+        if end - start != self._width:
+            raise IntegrityError(f"a number takes {self._width} bytes, here are {end - start}")
+        return self._unpack(chunk.view, start)[0]
+
+    def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
+        if not bool((ends - starts == self._width).all()):
+            raise IntegrityError(f"a number takes {self._width} bytes")
+        raw = chunk.gather(starts, self._width)
+        # Any byte but 0 is true; a NumPy bool made of another byte than 1 would be undefined.
+        values: list[Any] = ((raw != 0) if self._dtype == np.bool_ else raw.view(self._dtype)).tolist()
+        return values
+
+
+class TextLeaf(Leaf):
+    """UTF-8 text."""
+
+    def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
+        return str(chunk.view[start:end], "utf-8")
+
+    def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
+        view = chunk.view
+        return [str(view[start:end], "utf-8") for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+class BytesLeaf(Leaf):
+    """Bytes as they were stored; encoded media that we do not decode (video, audio, PDF) come back so too."""
+
+    def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
+        return chunk.view[start:end].tobytes()
+
+    def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
+        view = chunk.view
+        return [view[start:end].tobytes() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+class JsonLeaf(Leaf):
+    """A nested value as one leaf, as litdata 0.2.76 writes it: a flag byte, 0 for JSON, a uint32 length, UTF-8 JSON."""
+
+    _header = struct.Struct("<BI")
+
+    def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
+        if end - start < 1:
+            raise IntegrityError("a json leaf is empty")
+        flag = chunk.view[start]
+        if flag != 0:
+            raise UnsupportedFormatError(
+                f"a json leaf has the encoding flag {flag}; this version reads flag 0 (JSON text)"
+            )
+        if end - start < self._header.size:
+            raise IntegrityError(f"a json leaf has a header of {self._header.size} bytes, here are {end - start}")
+        length = self._header.unpack_from(chunk.view, start)[1]
+        begin = start + self._header.size
+        if begin + length != end:
+            raise IntegrityError(f"a json leaf promises {length} bytes of JSON and has {end - begin}")
+        return json.loads(str(chunk.view[begin:end], "utf-8"))
+
+
+class PickleLeaf(Leaf):
+    """A pickled object. Made only where the user said ``allow_pickle=True``."""
+
+    def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
+        return pickle.loads(chunk.view[start:end])
