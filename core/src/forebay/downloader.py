@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from forebay._url import redact, trim_root
 from forebay.exceptions import InvalidRangeError, UnsupportedOperationError
 from forebay.types import Capabilities, ObjectInfo, RangeRead
 
@@ -45,12 +46,12 @@ class Downloader(ABC):
     """One remote root as a source of objects and byte ranges.
 
     A subclass implements ``download_fileobj`` and moves bytes, nothing else: temporary files, atomic publish, retry,
-    verification and decompression belong to the engine. Every other method has a correct default, or says that it is not
-    supported. Methods may be called from several threads at once.
+    verification and decompression belong to the engine. Every other method has a correct default, or says that it is
+    not supported. Methods may be called from several threads at once.
 
-    A key is relative to the root, separated by ``/`` and taken literally: ``a%20b`` is six characters. A missing object is
-    `ObjectNotFoundError` or the builtin `FileNotFoundError`. Only `TransientError`, `ConnectionError` and `TimeoutError`
-    are tried again; anything else reaches the reader as it is.
+    A key is relative to the root, separated by ``/`` and taken literally: ``a%20b`` is five characters. A missing
+    object is `ObjectNotFoundError` or the builtin `FileNotFoundError`. Only `TransientError`, `ConnectionError` and
+    `TimeoutError` are tried again; anything else reaches the reader as it is.
 
     Args:
         root: The URL of the root without a trailing slash. It may hold secrets and is never logged.
@@ -61,7 +62,7 @@ class Downloader(ABC):
     option_types: ClassVar[Mapping[str, type] | None] = None
 
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
-        self.root = root.rstrip("/") if "?" not in root else root
+        self.root = trim_root(root)
         self.options: Mapping[str, object] = dict(options or {})
 
     @classmethod
@@ -101,9 +102,7 @@ class Downloader(ABC):
         window = _Window(offset, length)
         self.download_fileobj(key, window)
         if offset > window.seen or (offset == window.seen and offset > 0):
-            raise InvalidRangeError(
-                f"range starts at byte {offset} of {key!r}, which has {window.seen} bytes", key=key
-            )
+            raise InvalidRangeError(f"range starts at byte {offset} of {key!r}, which has {window.seen} bytes", key=key)
         return bytes(window.kept)
 
     def stat(self, key: str) -> ObjectInfo:
@@ -147,8 +146,6 @@ class Downloader(ABC):
         """Let go of what belongs to the running event loop. The engine calls it before ``close``."""
 
     def __repr__(self) -> str:
-        from forebay._url import redact
-
         return f"<{type(self).__name__} {redact(self.root)}>"
 
 
@@ -163,14 +160,19 @@ def probe(downloader: Downloader) -> Capabilities:
 
     A hook counts as native when the subclass overrides it and the backend's own probe agrees.
     """
-    said = type(downloader).probe_driver(downloader.options)
-    ranged = isinstance(downloader, SupportsRangeRead)
-    hooks: Iterable[str] = [hook for hook in ASYNC_HOOKS if overrides(downloader, hook)]
+    return probe_class(type(downloader), downloader.options)
+
+
+def probe_class(cls: type[Downloader], options: Mapping[str, object]) -> Capabilities:
+    """What `probe` says of every downloader of ``cls`` with these options; makes none."""
+    said = cls.probe_driver(options)
+    ranged = issubclass(cls, SupportsRangeRead)
+    hooks: Iterable[str] = [hook for hook in ASYNC_HOOKS if overrides(cls, hook)]
     return Capabilities(
         native_async=said.native_async and (ranged or any(hook.startswith("adownload") for hook in hooks)),
-        ranges=said.ranges or ranged or overrides(downloader, "download_bytes") or "adownload_bytes" in hooks,
-        stat=said.stat or overrides(downloader, "stat") or "astat" in hooks,
-        list=said.list or overrides(downloader, "list"),
+        ranges=said.ranges or ranged or overrides(cls, "download_bytes") or "adownload_bytes" in hooks,
+        stat=said.stat or overrides(cls, "stat") or "astat" in hooks,
+        list=said.list or overrides(cls, "list"),
         fork_safe=said.fork_safe,
         checksums=said.checksums,
         driver=said.driver,

@@ -1,0 +1,36 @@
+"""Which class serves which URL, codec and dataset layout. With `forebay.hookspecs` the only place that touches pluggy."""
+
+from __future__ import annotations
+
+from forebay._registry._listing import (
+    PluginInfo,
+    codec_by_name,
+    codecs,
+    format_by_name,
+    formats,
+    plugins,
+)
+from forebay._registry._resolve import Resolved, make, open_downloader, resolve
+from forebay._registry._state import (
+    in_process_registrations,
+    register_downloader,
+    restore_registrations,
+    unregister_downloader,
+)
+
+__all__ = [
+    "PluginInfo",
+    "Resolved",
+    "codec_by_name",
+    "codecs",
+    "format_by_name",
+    "formats",
+    "in_process_registrations",
+    "make",
+    "open_downloader",
+    "plugins",
+    "register_downloader",
+    "resolve",
+    "restore_registrations",
+    "unregister_downloader",
+]

@@ -1,0 +1,143 @@
+"""What is installed: schemes for `forebay plugins`, codecs and dataset layouts for the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from forebay._config import Settings, load_settings
+from forebay._registry._load import Claim, Plugin
+from forebay._registry._resolve import choose, load_class
+from forebay._registry._state import in_process_registrations, loaded
+from forebay.downloader import Downloader, probe_class
+from forebay.exceptions import ForebayError, PluginConflictError, UnsupportedFormatError
+from forebay.types import CodecSpec, FormatSpec
+
+__all__ = ["PluginInfo", "codec_by_name", "codecs", "format_by_name", "formats", "plugins"]
+
+_S = TypeVar("_S", CodecSpec, FormatSpec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginInfo:
+    """One scheme, who serves it and with what; or a plugin that cannot be used, and why.
+
+    A broken plugin has no scheme: its ``backend`` is the entry point's name. ``note`` is for people: an alias's source,
+    a driver's reason.
+    """
+
+    scheme: str | None
+    backend: str | None
+    distribution: str | None = None
+    version: str | None = None
+    driver: str | None = None
+    native_async: bool = False
+    error: str | None = None
+    note: str | None = None
+
+
+def plugins() -> list[PluginInfo]:
+    """Every scheme, sorted, then every plugin that could not be loaded. Imports the backends; makes no request."""
+    state, settings, by_hand = loaded(), load_settings(), in_process_registrations()
+    rows = [_in_process(scheme, cls) for scheme, cls in by_hand.items()]
+    for claim in state.claims:
+        for scheme in claim.spec.schemes:
+            replaced = "replaced by register_downloader in this process" if scheme in by_hand else None
+            rows.append(_row(scheme, claim, state.claims_of(scheme), settings, replaced))
+    for alias in settings.aliases.values():
+        if alias.backend is not None and alias.backend != alias.scheme:
+            rows.append(PluginInfo(scheme=alias.scheme, backend=alias.backend, note=f"alias in {settings.source}"))
+    rows.sort(key=lambda row: (row.scheme or "", row.error is not None, row.distribution or ""))
+    return rows + [_broken(plugin) for plugin in state.broken]
+
+
+def _in_process(scheme: str, cls: type[Downloader]) -> PluginInfo:
+    said = probe_class(cls, {})
+    note = f"{cls.__module__}.{cls.__qualname__}, registered in this process"
+    return PluginInfo(
+        scheme=scheme,
+        backend=scheme,
+        version=said.version,
+        driver=said.driver,
+        native_async=said.native_async,
+        note=note,
+    )
+
+
+def _row(scheme: str, claim: Claim, claims: list[Claim], settings: Settings, error: str | None) -> PluginInfo:
+    spec, plugin = claim.spec, claim.plugin
+    driver, native, note = spec.drivers[0] if spec.drivers else None, False, None
+    try:
+        chosen = choose(scheme, claims, settings)
+        if chosen is not claim:
+            error = error or f"not used: {scheme}:// is served by {chosen.plugin} ([backends] in {settings.source})"
+        said = probe_class(load_class(spec), {})
+        driver, native, note = said.driver, said.native_async, said.reason or None
+    except ForebayError as failed:
+        error = error or str(failed)
+    except Exception as failed:  # noqa: BLE001 - a stranger's probe must not take the listing down; shown in its row
+        error = error or f"{type(failed).__name__}: {failed}"
+    return PluginInfo(
+        scheme=scheme,
+        backend=spec.name,
+        distribution=plugin.distribution,
+        version=plugin.version,
+        driver=driver,
+        native_async=native,
+        error=error,
+        note=note,
+    )
+
+
+def _broken(plugin: Plugin) -> PluginInfo:
+    return PluginInfo(
+        scheme=None,
+        backend=plugin.entry_point,
+        distribution=plugin.distribution,
+        version=plugin.version,
+        error=str(plugin.error),
+    )
+
+
+def codecs() -> list[CodecSpec]:
+    """Every decompressor, built-ins first."""
+    return [spec for _, spec in loaded().codecs]
+
+
+def formats() -> list[FormatSpec]:
+    """Every dataset layout, built-ins first."""
+    return [spec for _, spec in loaded().formats]
+
+
+def codec_by_name(name: str) -> CodecSpec:
+    """The decompressor called ``name``.
+
+    Raises:
+        UnsupportedFormatError: There is none.
+        PluginConflictError: There are two.
+    """
+    return _by_name("codec", name, loaded().codecs)
+
+
+def format_by_name(name: str) -> FormatSpec:
+    """The dataset layout called ``name``.
+
+    Raises:
+        UnsupportedFormatError: There is none.
+        PluginConflictError: There are two.
+    """
+    return _by_name("format", name, loaded().formats)
+
+
+def _by_name(kind: str, name: str, known: Iterable[tuple[Plugin, _S]]) -> _S:
+    found = [(plugin, spec) for plugin, spec in known if spec.name == name]
+    if len(found) > 1:
+        who = " and ".join(str(plugin) for plugin, _ in found)
+        raise PluginConflictError(f"the {kind} {name!r} is brought by {who}; uninstall one of them")
+    if not found:
+        names = ", ".join(sorted(spec.name for _, spec in known))
+        broken = ", ".join(sorted({str(plugin) for plugin in loaded().broken}))
+        tail = f"; could not be loaded, see `forebay plugins`: {broken}" if broken else ""
+        raise UnsupportedFormatError(f"no installed {kind} is called {name!r} (installed: {names}){tail}")
+    return found[0][1]
