@@ -1,0 +1,151 @@
+"""The options of the http backend, read once and checked before any I/O."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forebay.exceptions import ConfigError
+
+__all__ = ["DRIVERS", "OPTION_TYPES", "HttpOptions", "parse_options"]
+
+DRIVERS = ("obstore", "fsspec")
+
+OPTION_TYPES: Mapping[str, type] = {
+    "driver": str,
+    "headers": dict,
+    "username": str,
+    "password": str,
+    "bearer_token": str,
+    "timeout": float,
+    "connect_timeout": float,
+    "verify_tls": bool,
+    "ca_file": str,
+    # The engine reads these; they are listed so that they are accepted.
+    "max_attempts": int,
+    "max_concurrency": int,
+    "part_size": int,
+}
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# What the backend itself sets: a second value would change what a response means.
+_OURS = frozenset(
+    {"range", "if-match", "if-range", "accept-encoding", "content-length", "transfer-encoding", "connection"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """What the user asked for. ``headers`` holds credentials, so no representation shows it."""
+
+    driver: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float = 30.0
+    connect_timeout: float = 5.0
+    verify_tls: bool = True
+    ca_file: Path | None = None
+
+
+def parse_options(options: Mapping[str, object], userinfo: tuple[str, str] | None = None) -> HttpOptions:
+    """Check ``options`` and fold every kind of credentials into one set of headers.
+
+    Args:
+        options: As the user gave them.
+        userinfo: User and password that stood in the URL; weaker than ``username`` and ``password``.
+
+    Raises:
+        ConfigError: An option has a value that cannot be used, or two options contradict each other.
+    """
+    driver = options.get("driver")
+    if driver is not None and driver not in DRIVERS:
+        raise ConfigError(f"option 'driver' is {driver!r}; the http backend has {', '.join(DRIVERS)}", option="driver")
+    ca_file = options.get("ca_file")
+    verify = options.get("verify_tls", True)
+    if not isinstance(verify, bool):
+        raise ConfigError(f"option 'verify_tls' is {verify!r}, not true or false", option="verify_tls")
+    return HttpOptions(
+        driver=None if driver is None else str(driver),
+        headers=_headers(options, userinfo),
+        timeout=_seconds(options, "timeout", 30.0),
+        connect_timeout=_seconds(options, "connect_timeout", 5.0),
+        verify_tls=verify,
+        ca_file=None if ca_file is None else _certificate_file(ca_file),
+    )
+
+
+def _certificate_file(value: object) -> Path:
+    path = Path(str(value)).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"option 'ca_file' names {str(path)!r}, which is no file", option="ca_file")
+    return path
+
+
+def _seconds(options: Mapping[str, object], name: str, default: float) -> float:
+    value = options.get(name)
+    if value is None:
+        return default
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e6:
+        raise ConfigError(f"option {name!r} is {value!r}, not a number of seconds above zero", option=name)
+    return seconds
+
+
+def _headers(options: Mapping[str, object], userinfo: tuple[str, str] | None) -> dict[str, str]:
+    given = options.get("headers") or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError("option 'headers' is not a mapping of names to values", option="headers")
+    headers: dict[str, str] = {}
+    for name, value in given.items():
+        _check_header(str(name), str(value))
+        headers[str(name)] = str(value)
+    authorization = _authorization(options, userinfo)
+    if authorization is not None:
+        origin, text = authorization
+        if any(name.lower() == "authorization" for name in headers):
+            raise ConfigError(f"both {origin} and an Authorization header are given; keep one", option="headers")
+        headers["Authorization"] = text
+    return headers
+
+
+def _check_header(name: str, value: str) -> None:
+    # The value may be a secret: it is never shown.
+    if not _TOKEN.fullmatch(name):
+        raise ConfigError(f"option 'headers' has the name {name!r}, which is no header name", option="headers")
+    if any(char in value for char in "\r\n\0") or not _is_latin1(value):
+        raise ConfigError(f"option 'headers' has a value for {name!r} that cannot stand in a header", option="headers")
+    if name.lower() in _OURS:
+        raise ConfigError(f"option 'headers' sets {name!r}, which Forebay sets itself", option="headers")
+
+
+def _is_latin1(value: str) -> bool:
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _authorization(options: Mapping[str, object], userinfo: tuple[str, str] | None) -> tuple[str, str] | None:
+    username, password, token = (options.get(name) for name in ("username", "password", "bearer_token"))
+    if token is not None:
+        if username is not None or password is not None:
+            raise ConfigError(
+                "options 'bearer_token' and 'username'/'password' exclude each other", option="bearer_token"
+            )
+        _check_header("Authorization", str(token))
+        return "option 'bearer_token'", f"Bearer {token}"
+    if password is not None and username is None:
+        raise ConfigError("option 'password' is given without 'username'", option="password")
+    origin = "option 'username'"
+    if username is None and userinfo is not None:
+        origin, (username, password) = "a user in the URL", userinfo
+    if username is None:
+        return None
+    plain = f"{username}:{'' if password is None else password}"
+    return origin, "Basic " + b64encode(plain.encode()).decode()
