@@ -13,7 +13,7 @@ from typing import Any
 from forebay._config import environ, near, parse_size
 from forebay.exceptions import ConfigError
 
-__all__ = ["ENGINE_OPTIONS", "SHARED_OPTIONS", "Layer", "merge_options"]
+__all__ = ["ENGINE_OPTIONS", "SHARED_OPTIONS", "Layer", "merge_options", "option_from_text"]
 
 #: What the engine itself uses, whatever the backend.
 ENGINE_OPTIONS: Mapping[str, type] = {
@@ -81,6 +81,11 @@ def merge_options(
             options[name] = _from_text(name, text, wanted, variable)
             origins[name] = variable
     return options, origins
+
+
+def option_from_text(types: Mapping[str, type] | None, name: str, text: str, origin: str) -> object:
+    """Read the value of an option that somebody typed; an unknown name keeps its text, for `merge_options` to refuse."""
+    return _from_text(name, text, {**ENGINE_OPTIONS, **(types or {})}.get(name, object), origin)
 
 
 def _prefix(backend: str) -> str:

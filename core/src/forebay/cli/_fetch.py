@@ -18,6 +18,7 @@ from forebay.cli._params import (
     example,
     max_cache_bytes_option,
     options_option,
+    typed_options,
 )
 
 __all__ = ["fetch"]
@@ -47,7 +48,7 @@ def fetch(
     output: str | None,
     cache_dir: str | None,
     max_cache_bytes: int | None,
-    options: Mapping[str, object],
+    options: Mapping[str, str],
     timeout: float | None,
     revalidate: bool,
 ) -> None:
@@ -64,7 +65,7 @@ def fetch(
             url,
             cache_dir=cache_dir,
             max_cache_bytes=max_cache_bytes,
-            options=options,
+            options=typed_options(url, options),
             revalidate=revalidate,
             timeout=timeout,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import click
 
 from forebay.cli._interruptible import iterate
 from forebay.cli._output import State, emit, say
-from forebay.cli._params import cache_dir_option, common_options, example, options_option
+from forebay.cli._params import common_options, example, options_option, typed_options
 
 if TYPE_CHECKING:
     from forebay._index import ChunkEntry
@@ -23,41 +24,36 @@ __all__ = ["ls"]
     epilog=example("forebay ls https://data.example.org/digits", "forebay ls ./digits"),
 )
 @click.argument("url")
-@cache_dir_option
 @options_option
 @common_options
 @click.pass_obj
-def ls(state: State, url: str, cache_dir: str | None, options: Mapping[str, object]) -> None:
+def ls(state: State, url: str, options: Mapping[str, str]) -> None:
     """List the objects under URL: size in bytes, then name.
 
     A root that cannot list (most web servers) shows the chunks that its index names: size, items, name.
     """
-    from forebay._url import redact
     from forebay.exceptions import AccessDeniedError, UnsupportedOperationError
 
+    typed = typed_options(url, options)
     try:
-        if state.json:
-            objects = [_object(info) for info in _objects(url, options)]
-            emit("ls", url=redact(url), source="listing", objects=objects)
-        else:
-            for info in _objects(url, options):
-                say(f"{_number(info.size):>14}  {info.key}")
-        return
-    except (UnsupportedOperationError, AccessDeniedError) as exc:
-        refusal = exc
-    try:
-        chunks = list(_chunks(url, cache_dir, options))
-    except Exception as exc:
-        exc.add_note(f"the root was asked for its index because it cannot list: {refusal}")
-        raise
+        _show(state, url, "listing", map(_from_listing, _objects(url, typed)))
+    except (UnsupportedOperationError, AccessDeniedError) as refusal:
+        _show(state, url, "index", map(_from_index, _chunks(url, typed, refusal)))
+
+
+def _show(state: State, url: str, source: str, objects: Iterator[dict[str, object]]) -> None:
     if state.json:
-        emit("ls", url=redact(url), source="index", objects=[_chunk(entry) for entry in chunks])
+        from forebay._url import redact
+
+        emit("ls", url=redact(url), source=source, objects=list(objects))
         return
-    for entry in chunks:
-        say(f"{_number(_size(entry)):>14}  {entry.items:>9} items  {entry.name}")
+    for entry in objects:
+        size = "-" if entry["size"] is None else entry["size"]
+        items = f"  {entry['items']:>9} items" if "items" in entry else ""
+        say(f"{size:>14}{items}  {entry['key']}")
 
 
-def _objects(url: str, options: Mapping[str, object]) -> Iterator[ObjectInfo]:
+def _objects(url: str, options: Mapping[str, object] | None) -> Iterator[ObjectInfo]:
     import forebay
 
     downloader = forebay.open_downloader(url, options=options)
@@ -67,27 +63,28 @@ def _objects(url: str, options: Mapping[str, object]) -> Iterator[ObjectInfo]:
         downloader.close()
 
 
-def _chunks(url: str, cache_dir: str | None, options: Mapping[str, object]) -> Iterator[ChunkEntry]:
+def _chunks(url: str, options: Mapping[str, object] | None, refusal: Exception) -> list[ChunkEntry]:
     import forebay
+    from forebay._url import redact
+    from forebay.exceptions import ObjectNotFoundError
 
-    with forebay.open_dataset(url, cache_dir=cache_dir, options=options, prefetch=False, allow_pickle=True) as dataset:
-        index = dataset.index
-        for number in range(len(index)):
-            yield index.chunk(number)
+    # An empty cache of its own: to look is no reason to make one where the user's will be, or to meet its budget.
+    with tempfile.TemporaryDirectory(prefix="forebay-ls-") as cache_dir:
+        try:
+            dataset = forebay.open_dataset(url, cache_dir=cache_dir, options=options, prefetch=False, allow_pickle=True)
+        except ObjectNotFoundError as exc:
+            text = f"{redact(url)} cannot be listed, and has no index whose chunks could be shown"
+            raise ObjectNotFoundError(f"{text} ({refusal})") from exc
+        with dataset:
+            index = dataset._index
+            return [index.chunk(number) for number in range(len(index))]
 
 
-def _size(entry: ChunkEntry) -> int | None:
-    return entry.stored_bytes if entry.stored_bytes is not None else entry.decoded_bytes
-
-
-def _number(size: int | None) -> str:
-    return "-" if size is None else str(size)
-
-
-def _object(info: ObjectInfo) -> dict[str, object]:
+def _from_listing(info: ObjectInfo) -> dict[str, object]:
     modified = info.last_modified.isoformat() if info.last_modified else None
     return {"key": info.key, "size": info.size, "etag": info.etag, "last_modified": modified}
 
 
-def _chunk(entry: ChunkEntry) -> dict[str, object]:
-    return {"key": entry.name, "size": _size(entry), "items": entry.items, "digest": entry.digest}
+def _from_index(entry: ChunkEntry) -> dict[str, object]:
+    size = entry.stored_bytes if entry.stored_bytes is not None else entry.decoded_bytes
+    return {"key": entry.name, "size": size, "items": entry.items, "digest": entry.digest}

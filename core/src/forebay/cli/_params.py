@@ -19,6 +19,7 @@ __all__ = [
     "log_everything",
     "max_cache_bytes_option",
     "options_option",
+    "typed_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,8 +47,8 @@ class _Size(click.ParamType[int]):
 SIZE = _Size()
 
 
-def _collect(_ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...]) -> Mapping[str, object]:
-    options: dict[str, object] = {}
+def _collect(_ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...]) -> Mapping[str, str]:
+    options: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
@@ -76,6 +77,17 @@ def log_everything() -> None:
     logger = logging.getLogger("forebay")
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
+
+
+def typed_options(url: str, texts: Mapping[str, str]) -> Mapping[str, object] | None:
+    """Give the values of ``-O`` the types that the backend of ``url`` declares."""
+    if not texts:
+        return None
+    from forebay._options import option_from_text
+    from forebay._registry import resolve
+
+    types = resolve(url, {name: text for name, text in texts.items() if name == "backend"}).cls.option_types
+    return {name: option_from_text(types, name, text, "-O") for name, text in texts.items()}
 
 
 options_option = click.option(

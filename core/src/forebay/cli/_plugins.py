@@ -29,7 +29,7 @@ def plugins(state: State) -> None:
     if state.json:
         emit("plugins", plugins=[dataclasses.asdict(plugin) for plugin in known])
         return
-    header = ("scheme", "backend", "distribution", "version", "driver", "async")
+    header = ("scheme", "backend", "distribution", "version", "driver", "async", "note")
     print_table([_row(plugin) for plugin in known if not plugin.error], header=header)
     for plugin in known:
         if plugin.error:
@@ -43,5 +43,6 @@ def _row(plugin: PluginInfo) -> tuple[str, ...]:
         plugin.distribution or "-",
         plugin.version or "-",
         plugin.driver or "-",
-        "yes" if plugin.native_async else "no",
+        "yes" if plugin.native_async else "no" if plugin.driver else "-",
+        plugin.note or "",
     )

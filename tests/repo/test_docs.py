@@ -1,0 +1,180 @@
+"""README and docs say what is true: each snippet runs, each list is the code's list."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forebay
+from forebay import exceptions, hookspecs
+from forebay._config import load_settings
+from forebay.testing import FaultServer
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(path for path in (ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("*/**/README.md")),
+]
+STAND_IN = "https://data.example.org"
+
+#: Shell lines that are not run here, and where they are.
+RUN_ELSEWHERE = {
+    "python3 -m venv .venv && . .venv/bin/activate && pip install . && forebay demo": ".ci/run",
+    "python -m pip install -U pip && python -m pip install --group dev -r workspace.txt && python -m pytest": ".ci/run",
+    'pip install "forebay[http]"': "nowhere before it is published, and marked so",
+    "ruff format": ".ci/run, with --check",
+    "ruff check": ".ci/run",
+    "mypy": ".ci/run",
+}
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """The fenced blocks of one language, each with the number of its first line."""
+    text = page.read_text()
+    found = re.finditer(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in found]
+
+
+def pages_with(language: str) -> list[Any]:
+    return [
+        pytest.param(page, id=str(page.relative_to(ROOT)))
+        for page in PAGES
+        if "examples" not in page.parts and "fixtures" not in page.parts and blocks(page, language)
+    ]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[FaultServer]:
+    """A server with the dataset that the pages call digits."""
+    forebay.pack(
+        ({"label": number % 10, "pixels": bytes([number % 256]) * 784} for number in range(400)),
+        tmp_path / "made",
+        chunk_bytes="64KiB",
+    )
+    with FaultServer(writable=True) as server:
+        for file in (tmp_path / "made").iterdir():
+            server.put(f"digits/{file.name}", file.read_bytes())
+        yield server
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+def run(arguments: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    keep = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+    environment = keep | {"FOREBAY_CACHE_DIR": str(place / "default-cache"), "NO_PROXY": "*"}
+    return subprocess.run(
+        arguments, cwd=place, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+def script_of(page: Path, server: FaultServer) -> str:
+    """The page's Python blocks as one script whose line numbers are the page's."""
+    lines = [""] * (page.read_text().count("\n") + 1)
+    for first, block in blocks(page, "python"):
+        for offset, line in enumerate(block.splitlines()):
+            lines[first - 1 + offset] = line.replace(STAND_IN, server.url())
+    assert not lines[0], "line 1 of a page is its heading"
+    lines[0] = f'GATEWAY_HOST, GATEWAY_PORT = "127.0.0.1", {server.port}'
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_python_snippets_run(page: Path, served: FaultServer, place: Path) -> None:
+    script = place / f"test_{page.stem.lower().replace('-', '_')}.py"
+    script.write_text(script_of(page, served))
+    done = run([sys.executable, script.name], place)
+    assert done.returncode == 0, f"line numbers are those of {page.name}\n{done.stderr}"
+    assert not done.stderr
+
+
+def test_conformance_snippet_is_a_passing_test(served: FaultServer, place: Path) -> None:
+    page = ROOT / "docs" / "backend-authors.md"
+    (place / "test_lake.py").write_text(script_of(page, served))
+    done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lake.py"], place)
+    assert done.returncode == 0, done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed.group(1)) > 20
+
+
+@pytest.mark.parametrize("page", pages_with("bash"))
+def test_shell_snippets_run(page: Path, served: FaultServer, place: Path) -> None:
+    forebay.fetch(served.url("digits/index.json"), cache_dir=place / "cache")  # the pages look at a cache that was used
+    for _, block in blocks(page, "bash"):
+        for line in block.splitlines():
+            command = line.partition("  #")[0].strip().replace(STAND_IN, served.url())
+            if not command or command in RUN_ELSEWHERE:
+                continue
+            assert command.startswith("forebay "), f"{page.name}: who runs {command!r}?"
+            done = run([sys.executable, "-m", *shlex.split(command)], place)
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            assert done.stdout
+            assert not done.stderr
+
+
+@pytest.mark.parametrize("page", pages_with("toml"))
+def test_toml_snippets_mean_something(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, (_, block) in enumerate(blocks(page, "toml")):
+        parsed = tomllib.loads(block)
+        if "project" in parsed:
+            assert "forebay" in parsed["project"]["entry-points"]
+            continue
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        monkeypatch.setenv("FOREBAY_CONFIG", str(file))
+        assert load_settings().source == file
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_has_a_language_that_is_checked(page: Path) -> None:
+    opened = re.findall(r"^```(\S*)\n.*?^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert set(opened) <= {"python", "bash", "toml", "text"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_hooks_page_has_every_hook_with_its_signature() -> None:
+    told = re.findall(r"^## `(\w+)(\(.*)`$", (ROOT / "docs" / "hooks.md").read_text(), re.MULTILINE)
+    hooks = {
+        name: str(inspect.signature(value)).replace("'", "")
+        for name, value in vars(hookspecs).items()
+        if name.startswith("forebay_")
+    }
+    assert dict(told) == hooks
+    assert len(told) == len(hooks)
+
+
+def test_errors_page_has_every_class_with_its_bases() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \|$", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE
+    )
+    told = {name: re.findall(r"`(\w+)`", bases) for name, bases, _cause, _remedy in rows}
+    real = {name: [base.__name__ for base in getattr(exceptions, name).__bases__] for name in exceptions.__all__}
+    assert told == real
+    assert len(rows) == len(told)
+    assert set(exceptions.__all__) == {
+        name
+        for name, value in vars(exceptions).items()
+        if isinstance(value, type) and value.__module__ == exceptions.__name__
+    }
