@@ -1,8 +1,104 @@
-"""What every test gets: shared helpers on the path."""
+"""What every test gets: shared helpers on the path, an environment of its own, and a look at what it leaves behind."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
+
+import psutil
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+#: The engine's one thread a process lives until the interpreter ends; `forebay._prefetch` has tests for that end.
+LASTING_THREADS = frozenset({"forebay-io"})
+#: Helpers of multiprocessing that live as long as the process that started them.
+LASTING_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+#: Directories that multiprocessing and torch remove at exit, not before.
+LASTING_TEMPORARIES = ("pymp-", "torch_")
+#: Seconds that threads and processes have to end by themselves after a test.
+GRACE = 5.0
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture(autouse=True)
+def isolated_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees, or writes, the user's settings, cache, proxies or home. Returns the home that it sees."""
+    home = tmp_path_factory.mktemp("home")
+    for name in os.environ:
+        if (name.startswith("FOREBAY_") and name != "FOREBAY_REQUIRE") or name.lower() in PROXIES:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    for name, folder in (("CONFIG", ".config"), ("CACHE", ".cache"), ("DATA", ".local/share"), ("STATE", ".state")):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(home / folder))
+    return home
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(isolated_environment: Path) -> Iterator[None]:
+    """Fail the test that leaves a thread, a child process or a temporary file behind.
+
+    Set up right after the environment, so torn down after every other fixture of the test.
+    """
+    threads_before = set(threading.enumerate())
+    children_before = _children()
+    # A short path: sockets of multiprocessing lie in it, and their paths may have about a hundred characters.
+    temporary = tempfile.mkdtemp(prefix="fbt-")
+    previous, old_default = os.environ.get("TMPDIR"), tempfile.tempdir
+    os.environ["TMPDIR"] = tempfile.tempdir = temporary
+    try:
+        yield
+        leaks = [
+            *_threads_left(threads_before),
+            *_processes_left(children_before),
+            *(f"temporary {name}" for name in os.listdir(temporary) if not name.startswith(LASTING_TEMPORARIES)),
+        ]
+    finally:
+        tempfile.tempdir = old_default
+        os.environ.pop("TMPDIR")
+        if previous is not None:
+            os.environ["TMPDIR"] = previous
+        if not any(name.startswith(LASTING_TEMPORARIES) for name in os.listdir(temporary)):
+            shutil.rmtree(temporary)
+    if leaks:
+        pytest.fail("left behind: " + ", ".join(leaks), pytrace=False)
+
+
+def _threads_left(before: set[threading.Thread]) -> list[str]:
+    deadline = monotonic() + GRACE
+    for thread in set(threading.enumerate()) - before:
+        if thread.name not in LASTING_THREADS:
+            thread.join(max(deadline - monotonic(), 0))
+    left = {one for one in threading.enumerate() if one not in before and one.name not in LASTING_THREADS}
+    return [f"thread {thread.name}" for thread in left]
+
+
+def _children() -> set[int]:
+    """The pids of our child processes. The kernel's own list is some hundred times cheaper than a walk over all."""
+    try:
+        lists = [task.joinpath("children").read_text() for task in Path("/proc/self/task").iterdir()]
+    except OSError:  # no Linux, or a thread that ended just now
+        return {child.pid for child in psutil.Process().children()}
+    return {int(pid) for text in lists for pid in text.split()}
+
+
+def _processes_left(before: set[int]) -> list[str]:
+    new = [psutil.Process(pid) for pid in _children() - before if psutil.pid_exists(pid)]
+    left: list[str] = []
+    suspects = [process for process in new if not any(name in _command(process) for name in LASTING_PROCESSES)]
+    for process in psutil.wait_procs(suspects, timeout=GRACE)[1]:
+        left.append(f"process {process.pid} ({_command(process)[:80]})")
+    return left
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return "ended"

@@ -26,7 +26,15 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     whole = ["TestSound", "TestSyncOnly", "TestWithoutRemote", "TestKnownGap"]
     chosen = [*whole, *(f"Test{bug}::{test}" for bug, test in _bugs().items())]
     nodes = [f"{PLANTED}::{one}" for one in chosen]
-    command = [sys.executable, "-m", "pytest", *options, f"--junitxml={folder / 'out.xml'}", *nodes]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *options,
+        f"--junitxml={folder / 'out.xml'}",
+        f"--basetemp={folder / 'base'}",
+        *nodes,
+    ]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=100, cwd=folder, check=False)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr
     seen: dict[str, dict[str, tuple[str, str]]] = {}

@@ -1,0 +1,31 @@
+"""Servers that a test needs: a visible skip where one is missing, a failure where ``FOREBAY_REQUIRE`` lists it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import NoReturn
+
+import pytest
+
+__all__ = ["require", "unavailable"]
+
+#: Debian keeps servers where a user's PATH does not reach.
+_EXTRA_PATH = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+
+
+def require(name: str, executable: str | None = None) -> str:
+    """The path of a server's executable (``name`` unless told otherwise); skips or fails the test without it."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_EXTRA_PATH])
+    found = shutil.which(executable or name, path=path)
+    if found is None:
+        unavailable(name, f"no {executable or name} on this machine")
+    return found
+
+
+def unavailable(name: str, why: str) -> NoReturn:
+    """Skip the test for want of ``name``, or fail it where ``FOREBAY_REQUIRE`` (comma-separated) says it has to run."""
+    wanted = {one.strip() for one in os.environ.get("FOREBAY_REQUIRE", "").split(",")}
+    if name in wanted:
+        pytest.fail(f"{name} is required (FOREBAY_REQUIRE) and missing: {why}", pytrace=False)
+    pytest.skip(f"{name} is missing: {why}")
