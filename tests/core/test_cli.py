@@ -325,6 +325,14 @@ def test_output_survives_a_poor_encoding(run: Any, tmp_path: Path) -> None:
     done = run("ls", "data", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert "gr\\xf6" in done.stdout
+    assert json.loads(run("ls", "data", "--json", PYTHONIOENCODING="ascii").stdout)["objects"][0]["key"] == "größe.bin"
+
+
+def test_names_cannot_drive_the_terminal(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a\x1b]0;owned\x07\nb").touch()
+    done = run("ls", "data")
+    assert done.stdout == "             0  a\\x1b]0;owned\\x07\\x0ab\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -48,8 +48,14 @@ def start(*arguments: str, tmp: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
         env=os.environ | {"TMPDIR": str(tmp), "NO_PROXY": "*", "FOREBAY_CACHE_DIR": str(tmp / "default-cache")},
     )
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """What Ctrl-C does: the signal goes to the whole foreground group."""
+    os.killpg(process.pid, signal.SIGINT)
 
 
 def end_of(process: subprocess.Popen[str]) -> tuple[int, str, float]:
@@ -66,7 +72,7 @@ def test_interrupted_fetch_ends_at_once_without_debris(server: FaultServer, tmp_
     cache = tmp_path / "cache"
     process = start("fetch", server.url(key), "-o", str(tmp_path / "out"), "--cache-dir", str(cache), tmp=tmp_path)
     server.wait_for_requests(1, key=key, timeout=30)
-    process.send_signal(signal.SIGINT)
+    interrupt(process)
     code, errors, seconds = end_of(process)
     assert (code, errors) == (130, "interrupted\n")
     assert seconds < AT_ONCE
@@ -94,7 +100,7 @@ def test_interrupted_ls_ends_at_once(server: FaultServer, tmp_path: Path) -> Non
     server.script(None, Fault(hang=True), times=None, methods=("GET", "HEAD", "PROPFIND", "OPTIONS"))
     process = start("ls", server.url("data"), tmp=tmp_path)
     server.wait_for_requests(1, timeout=30)
-    process.send_signal(signal.SIGINT)
+    interrupt(process)
     code, errors, seconds = end_of(process)
     assert (code, errors) == (130, "interrupted\n")
     assert seconds < AT_ONCE
@@ -122,7 +128,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 def test_interrupted_demo_leaves_no_server_and_no_files(tmp_path: Path) -> None:
     process, children = demo_under_way(tmp_path)
-    process.send_signal(signal.SIGINT)
+    interrupt(process)
     code, errors, seconds = end_of(process)
     assert (code, errors) == (130, "interrupted\n")
     assert seconds < AT_ONCE

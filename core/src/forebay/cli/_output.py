@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,8 @@ __all__ = ["LAYOUT", "State", "count", "emit", "output_closed", "print_table", "
 #: The ``version`` field of each ``--json`` object: raised when a field changes its meaning or goes away.
 LAYOUT = 1
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
 
 @dataclass
 class State:
@@ -30,13 +33,17 @@ class State:
 
 def emit(command: str, **fields: Any) -> None:
     """Print the one JSON object of a command."""
-    say(json.dumps({"version": LAYOUT, "command": command, **fields}, ensure_ascii=False))
+    say(json.dumps({"version": LAYOUT, "command": command, **fields}))
 
 
-def say(text: str) -> None:
-    """Print one line on stdout, whatever characters the terminal's encoding lacks."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding))
+def say(text: str, *, err: bool = False) -> None:
+    """Print one line on stdout or stderr.
+
+    Names come from strangers: control characters are shown, not obeyed, and so is what the encoding lacks.
+    """
+    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
+    shown = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    click.echo(shown.encode(encoding, "backslashreplace").decode(encoding), err=err)
 
 
 def print_table(

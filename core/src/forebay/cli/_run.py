@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from forebay.cli._output import State, emit, output_closed, silence_stdout
+from forebay.cli._output import State, emit, output_closed, say, silence_stdout
 from forebay.cli._params import log_everything
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "USAGE", "run"]
@@ -73,14 +73,16 @@ def _failed(error: Exception, state: State) -> int:
     """Say in one line what went wrong; the exit code is 1."""
     text = _one_line(error)
     if state.debug:
-        traceback.print_exception(error)
+        from forebay._url import redact
+
+        click.echo(redact("".join(traceback.format_exception(error))), err=True, nl=False)
     try:
         if state.json:
             emit(state.command, error={"type": type(error).__name__, "message": text})
             sys.stdout.flush()
     except (OSError, ValueError):  # the error may be that stdout cannot be written
         silence_stdout()
-    click.echo(f"forebay: {text}", err=True)
+    say(f"forebay: {text}", err=True)
     return FAILED
 
 
