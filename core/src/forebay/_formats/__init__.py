@@ -1,4 +1,4 @@
-"""The contract of a dataset layout: a `DatasetFormat` reads an index, a `ChunkReader` decodes items of one local chunk."""
+"""The contract of a dataset layout: a `DatasetFormat` reads an index, a `ChunkReader` the items of one local chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders of array and tensor leaves: views of the chunk's private map, made without a loop in Python where it pays."""
+"""Decoders of array and tensor leaves: views of the chunk's private map, made without a Python loop where it pays."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NUMPY_CODES: tuple[str, ...] = (
     "float16", "float32", "float64", "complex64", "complex128", "bool",
 )  # fmt: skip
 
-#: Arrays up to this size are copied, a column in one call (100 ns each, aligned, and the chunk is not kept alive by them);
-#: larger ones are views (270 ns each, whatever the size).
+#: Arrays up to this size are copied, a column in one call (100 ns each, aligned, and they do not keep the chunk's map
+#: alive); larger ones are views (270 ns each, whatever the size).
 _SMALL = 1024
 _MAX_RANK = 64
 

@@ -1,9 +1,9 @@
 """A chunk as memory: mapped privately, copy-on-write, without a descriptor that stays open.
 
-A view in the user's hands keeps its map alive for as long as it likes. Before Python 3.13 the ``mmap`` module duplicates
-the descriptor for the life of the map, so that a list of tensors out of a thousand chunks would end in "too many open
-files"; there the C library's ``mmap`` is called directly. Copy-on-write because writing to a view of a read-only map
-kills the process.
+A view in the user's hands keeps its map alive for as long as it likes. Before Python 3.13 the ``mmap`` module keeps
+a descriptor open for the life of the map, so that a list of tensors out of a thousand chunks would end in "too many
+open files"; there the C library's ``mmap`` is called directly. Copy-on-write because writing to a view of a read-only
+map kills the process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def map_private(path: Path) -> ByteArray:
-    """Map a whole file. Writing to the array changes neither the file nor other maps; an empty file gives an empty array.
+    """Map a whole file. Writing to the array changes neither file nor other maps; an empty file gives an empty array.
 
     The pages go when the last view of the array goes; nothing has to be closed.
     """
@@ -75,6 +75,6 @@ else:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
         block = (ctypes.c_ubyte * size).from_address(address)
-        # Views keep `block` alive and it goes before the pages do. Not at exit: views may be used by other exit handlers.
+        # Views keep `block` alive, and the pages go with it. Not at exit: other exit handlers may use views.
         weakref.finalize(block, _libc.munmap, address, size).atexit = False
         return block

@@ -1,4 +1,4 @@
-"""Tensor leaves: the only module here that imports torch, at the first such leaf; NumPy arrays where there is no torch."""
+"""Tensor leaves: the one module here that imports torch, at the first such leaf; NumPy arrays without torch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class _NumpyMaker:
         tensor_itemsize(code)
         if TORCH_CODES[code] == "bfloat16":
             raise MissingDependencyError(
-                'the dataset holds bfloat16 tensors, which NumPy cannot hold; install torch (pip install "forebay[torch]")'
+                "the dataset holds bfloat16 tensors, which NumPy cannot hold;"
+                ' install torch (pip install "forebay[torch]")'
             )
         return np.dtype(TORCH_CODES[code])
 

@@ -40,7 +40,7 @@ class TokenLayout:
 
     @property
     def make(self) -> Maker:
-        """``make(buffer, offset, count)``; torch is imported here, at the first block, and not when the index is read."""
+        """``make(buffer, offset, count)``; torch is imported here, at the first block, not with the index."""
         if self._make is None:
             if self._kind == "no_header_tensor":
                 self._make = tensor_maker().flat(self._code)

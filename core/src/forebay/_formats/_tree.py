@@ -1,6 +1,6 @@
 """Nested items: a flat row of leaves and the structure that turns it back into dicts, lists and tuples.
 
-The litdata layout stores the structure once for the whole dataset (``data_spec``, a JSON text in JSON): ``[1, node]``, where
+The litdata layout stores the structure once for the whole dataset (``data_spec``, a JSON text in JSON): ``[1, node]``;
 a node has ``type`` (null for a leaf), ``context`` (JSON text: the keys of a dict, the bound of a deque) and
 ``children_spec``. Only types from a fixed table are made: a dataset may not name code to import.
 """
@@ -33,7 +33,7 @@ _FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (bool, bytes, dic
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One place of the structure. ``kind`` None is a leaf; ``keys`` belong to dicts, ``extra`` to deque and defaultdict."""
+    """One place of the structure. ``kind`` None is a leaf; dicts have ``keys``, deque and defaultdict ``extra``."""
 
     kind: type | None = None
     keys: tuple[Any, ...] = ()

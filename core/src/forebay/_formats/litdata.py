@@ -1,8 +1,9 @@
 """The litdata layout: ``index.json`` beside chunks of items, as litdata 0.2.65 writes it and its later versions do.
 
-A chunk is ``uint32`` number of items n, ``uint32[n + 1]`` offsets from the start of the chunk, and the items. An item is the
-``uint32`` size of each leaf, then the leaves. ``config.data_format`` names the type of each leaf, ``config.data_spec`` the
-structure around them. A chunk of tokens has the same head, then elements without sizes; items are blocks of them.
+A chunk is ``uint32`` number of items n, ``uint32[n + 1]`` offsets from the start of the chunk, and the items. An item
+is the ``uint32`` size of each leaf, then the leaves. ``config.data_format`` names the type of each leaf,
+``config.data_spec`` the structure around them. A chunk of tokens has the same head, then elements without sizes; items
+are blocks of them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from forebay.exceptions import (
     DatasetError,
     IntegrityError,
     InvalidIndexError,
+    MissingDependencyError,
     SizeMismatchError,
     UnsupportedFormatError,
 )
@@ -155,7 +157,8 @@ class LitdataFormat(DatasetFormat):
         wrong &= ~((given == 0) & (self._sizes == 0))  # an empty chunk may be an empty file
         if bool(wrong.any()):
             row = int(wrong.argmax())
-            what = f"chunk_bytes is {given[row]}, its {self._sizes[row]} items take {'' if exact else 'at least '}{wanted[row]}"
+            least = "" if exact else "at least "
+            what = f"chunk_bytes is {given[row]}, its {self._sizes[row]} items take {least}{wanted[row]}"
             raise self._row_fault(rows, wrong, what)
 
     def _row_fault(self, rows: Rows, wrong: npt.NDArray[np.bool_], what: str) -> InvalidIndexError:
@@ -278,6 +281,8 @@ class ItemReader(ChunkReader):
                 begin = stop
             if begin != end:
                 raise IntegrityError(f"{end - begin} bytes are left over behind the last leaf")
+        except MissingDependencyError:  # a ValueError that says nothing of the bytes
+            raise
         except _DAMAGE as error:
             raise self._damaged(item, len(values), error) from error
         return self._builders.one(*values)

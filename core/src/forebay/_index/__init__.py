@@ -17,7 +17,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkEntry:
-    """One chunk as the index describes it. Unknown facts are None; ``digest`` is ``algorithm:hex`` of the decoded bytes."""
+    """One chunk, as the index describes it; unknown facts are None, ``digest`` is ``algorithm:hex``, decoded."""
 
     name: str
     items: int

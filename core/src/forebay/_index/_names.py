@@ -16,7 +16,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def name_fault(name: str) -> str | None:
     """Say what is wrong with a chunk's name, or None.
 
-    A good name is a relative path of plain components, separated by ``/``: joined to any directory or URL it stays below.
+    A good name is a relative path of plain components, separated by ``/``: joined to a directory or URL it stays below.
     """
     if not name:
         return "is empty"
