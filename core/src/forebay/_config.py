@@ -5,13 +5,11 @@ The only module that reads the environment. Nothing is read at import, and tests
 
 from __future__ import annotations
 
-import difflib
 import operator
 import os
 import random as _random_module
 import re
 import time
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +37,7 @@ __all__ = [
 ]
 
 _FILE = "forebay.toml"
-_UNITS = {"": 1, "b": 1} | {
+_UNITS: dict[str, int] = {"": 1, "b": 1} | {
     prefix + ending: base**power
     for power, prefix in enumerate("kmgtp", start=1)
     for ending, base in (("b", 1000), ("ib", 1024))
@@ -75,6 +73,8 @@ def random() -> _random_module.Random:
 
 def near(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` when something known is close to ``word``, else nothing."""
+    import difflib
+
     close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -153,6 +153,8 @@ def load_settings() -> Settings:
     path = _find_file()
     if path is None:
         return Settings()
+    import tomllib
+
     try:
         facts = path.stat()
         fingerprint = (str(path), facts.st_ino, facts.st_mtime_ns, facts.st_size)

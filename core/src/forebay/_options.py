@@ -84,7 +84,7 @@ def merge_options(
 
 
 def option_from_text(types: Mapping[str, type] | None, name: str, text: str, origin: str) -> object:
-    """Read the value of an option that somebody typed; an unknown name keeps its text, for `merge_options` to refuse."""
+    """Read the value of an option that somebody typed; an unknown name keeps its text: `merge_options` refuses it."""
     return _from_text(name, text, {**ENGINE_OPTIONS, **(types or {})}.get(name, object), origin)
 
 

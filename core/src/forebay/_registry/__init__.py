@@ -1,4 +1,4 @@
-"""Which class serves which URL, codec and dataset layout. With `forebay.hookspecs` the only place that touches pluggy."""
+"""Which class serves which URL, codec and dataset layout. The only place that touches pluggy, with hookspecs."""
 
 from __future__ import annotations
 

@@ -31,15 +31,28 @@ _loading: Loaded | None = None
 _registered: dict[str, type[Downloader]] = {}
 
 
-def _after_fork() -> None:
-    # Another thread of the parent may have held the lock, or been half-way through loading.
+# A fork waits for a load in another thread: a child would inherit that thread's module locks, which nobody frees.
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    _forking.lock = _lock if _lock.acquire(timeout=LOAD_DEADLINE) else None
+
+
+def _after_fork_in_parent() -> None:
+    if _forking.lock is not None:
+        _forking.lock.release()
+
+
+def _after_fork_in_child() -> None:
     global _lock, _loading
+    if _forking.lock is None:
+        _loading = None  # of a thread that does not exist here
     _lock = threading.RLock()
-    _loading = None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 @contextmanager
