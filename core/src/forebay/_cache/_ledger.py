@@ -1,0 +1,282 @@
+"""The one SQLite connection of this process to a ledger, its waiting, and its recovery.
+
+Traps that shape it, each measured: a connection open at ``fork()`` lets parent and child lose each other's writes;
+opening and closing the database file in the same process drops its locks, so nothing but SQLite opens it; SQLite's busy
+handler sleeps up to 100 ms and starves, so waiting is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from forebay import _config
+from forebay._cache._layout import Layout
+from forebay._cache._platform import remedy_text
+from forebay._cache._schema import SCHEMA, VERSION
+from forebay.exceptions import CacheCorruptError, CacheError, CacheLockTimeoutError
+
+__all__ = ["Ledger", "Work"]
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+logger = logging.getLogger("forebay")
+
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+#: Seconds: the first wait for a locked ledger, and the longest.
+_FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.004
+
+
+def _code(exc: sqlite3.Error) -> int:
+    return getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+class Ledger:
+    """Short transactions on the ledger of one directory, from any thread."""
+
+    def __init__(self, layout: Layout, adopt: Work[object], *, timeout: float = 30.0) -> None:
+        self.layout = layout
+        self.timeout = timeout
+        self._adopt = adopt  # fills a new ledger from what lies in the directory
+        self.mutex = threading.RLock()  # guards everything below; held for one attempt, never while waiting
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._inside = False
+        self._changes = 0
+        self._data_version: int | None = None
+        self._later: deque[Work[object]] = deque()
+
+    def write(self, work: Work[T], then: Callable[[T], object] | None = None) -> T:
+        """Run ``work`` in a write transaction; when it is committed, ``then`` with its result, before anybody else.
+
+        Raises:
+            CacheLockTimeoutError: The ledger stayed locked past the deadline.
+            CacheError: The ledger cannot be written, or ``write`` was called from within a transaction.
+        """
+        return self._attempt(lambda connection: self._transaction(connection, work, then))
+
+    def write_or_defer(self, work: Work[T]) -> T | None:
+        """Like `write`, for what must not fail: what cannot be done now is done with the next transaction."""
+        if self.mutex.acquire(blocking=False):
+            try:
+                nested = self._inside  # a finalizer that the collector ran inside our own transaction
+            finally:
+                self.mutex.release()
+            if nested:
+                self._later.append(work)
+                return None
+        try:
+            return self.write(work)
+        except CacheError as exc:
+            logger.warning("%s; it is put right with the next change of the cache", exc)
+            self._later.append(work)
+            return None
+
+    def read(self, work: Work[T]) -> T:
+        """Run ``work`` on one consistent state of the ledger."""
+
+        def consistent(connection: sqlite3.Connection) -> T:
+            connection.execute("BEGIN")
+            try:
+                return work(connection)
+            finally:
+                connection.execute("ROLLBACK")
+
+        return self._attempt(consistent)
+
+    def version(self) -> int:
+        """A number that moves when this or another process changed the ledger."""
+
+        def look(connection: sqlite3.Connection) -> int:
+            (found,) = connection.execute("PRAGMA data_version").fetchone()
+            if found != self._data_version:
+                self._data_version = found
+                self._changes += 1
+            return self._changes
+
+        return self._attempt(look)
+
+    def close(self) -> None:
+        """Close the connection; the next use opens another."""
+        with self.mutex:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def reset_after_fork(self) -> None:
+        """In a forked child: the connection was closed before the fork, the lock may be another thread's."""
+        self.mutex = threading.RLock()
+        self._later.clear()
+
+    def _transaction(self, connection: sqlite3.Connection, work: Work[T], then: Callable[[T], object] | None) -> T:
+        connection.execute("BEGIN IMMEDIATE")
+        self._inside = True
+        later = len(self._later)
+        try:
+            for number in range(later):
+                self._later[number](connection)
+            result = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        finally:
+            self._inside = False
+        for _ in range(later):
+            self._later.popleft()
+        self._changes += 1
+        if then is not None:
+            then(result)
+        return result
+
+    def _attempt(self, step: Work[T]) -> T:
+        deadline: float | None = None
+        wait = _FIRST_WAIT
+        repaired = False
+        while True:
+            try:
+                with self.mutex:
+                    if self._inside:
+                        raise CacheError("the cache was called from within its own transaction")
+                    return step(self._connect())
+            except sqlite3.Error as exc:
+                code = _code(exc)
+                if code in _DAMAGED and not repaired:
+                    repaired = True
+                    self._replace_damaged(exc)
+                    continue
+                if code not in _BUSY:
+                    raise self._translated(exc, code) from exc
+                now = _config.monotonic()
+                deadline = deadline or now + self.timeout
+                if now > deadline:
+                    raise CacheLockTimeoutError(
+                        f"the ledger of {self.layout.directory} stayed locked for {self.timeout:.0f} s: a process that"
+                        " uses it is stopped or the disk hangs",
+                        path=str(self.layout.ledger),
+                    ) from exc
+            time.sleep(wait * (0.2 + 0.8 * _config.random().random()))
+            wait = min(wait * 1.5, _LONGEST_WAIT)
+
+    def _translated(self, exc: sqlite3.Error, code: int) -> Exception:
+        if code == sqlite3.SQLITE_FULL:
+            text = "the disk is full, the ledger cannot be written: free some space"
+        elif code == sqlite3.SQLITE_READONLY:
+            text = "the ledger is read-only for this user"
+        elif code in _DAMAGED:
+            text = f"the ledger is damaged and could not be rebuilt ({exc})"
+        elif isinstance(exc, sqlite3.ProgrammingError | sqlite3.IntegrityError | sqlite3.InterfaceError):
+            return exc  # a mistake of ours, to be seen as it is
+        else:
+            text = f"the ledger cannot be used ({exc}): {remedy_text(self.layout.directory)}"
+        kind = CacheCorruptError if code in _DAMAGED else CacheError
+        return kind(f"{self.layout.directory}: {text}", path=str(self.layout.ledger))
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is not None:
+            try:
+                found = os.stat(self.layout.ledger)
+                if (found.st_dev, found.st_ino) != self._identity:
+                    self.close()  # removed or rebuilt by somebody; our rows lie in the old one
+            except FileNotFoundError:
+                self.close()
+        if self._connection is None:
+            self._connection = self._open()
+            self._data_version = None
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        self.layout.prepare(private=False)
+        found = os.stat(self.layout.ledger)
+        connection = sqlite3.connect(
+            self.layout.ledger, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise CacheCorruptError(
+                    f"the file system of {self.layout.directory} cannot hold the ledger (journal mode {mode}):"
+                    f" {remedy_text(self.layout.directory)}",
+                    path=str(self.layout.ledger),
+                )
+            # A power cut may damage the ledger; it is rebuilt from the directory then, and every digest is checked.
+            connection.execute("PRAGMA synchronous = OFF")
+            self._create(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._identity = (found.st_dev, found.st_ino)
+        return connection
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                if connection.execute("PRAGMA user_version").fetchone() == (0,):
+                    for statement in SCHEMA:
+                        connection.execute(statement)
+                    self._adopt(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        elif version != VERSION:
+            raise CacheCorruptError(
+                f"{self.layout.ledger} is of version {version}, this forebay reads {VERSION}: delete the cache"
+                " directory or choose another",
+                path=str(self.layout.ledger),
+            )
+
+    def _replace_damaged(self, exc: sqlite3.Error) -> None:
+        """Put the damaged ledger aside, once for all processes; the next connection makes a new one."""
+        from filelock import lock_descriptor
+
+        with self.mutex:
+            seen = self._identity
+            self.close()
+        fd = os.open(self.layout.directory / "repair.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            deadline = _config.monotonic() + self.timeout
+            while not lock_descriptor(fd, blocking=False):
+                if _config.monotonic() > deadline:
+                    raise CacheLockTimeoutError(
+                        f"the repair of {self.layout.ledger} by another process does not end",
+                        path=str(self.layout.ledger),
+                    ) from exc
+                time.sleep(0.01)
+            try:
+                found = os.stat(self.layout.ledger)
+            except FileNotFoundError:
+                return
+            if seen is not None and (found.st_dev, found.st_ino) != seen:
+                return  # somebody was faster
+            if seen is None and self._opens_well():
+                return
+            logger.warning(
+                "the ledger of %s is damaged (%s); it is rebuilt from the directory", self.layout.directory, exc
+            )
+            aside = self.layout.directory / f"ledger.damaged.{secrets.token_hex(4)}"
+            for ending in ("-wal", "-shm"):
+                (self.layout.directory / f"ledger.sqlite{ending}").unlink(missing_ok=True)
+            os.replace(self.layout.ledger, aside)
+            aside.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+
+    def _opens_well(self) -> bool:
+        try:
+            self._open().close()
+        except sqlite3.DatabaseError as exc:
+            return _code(exc) not in _DAMAGED
+        return True

@@ -1,0 +1,136 @@
+"""Opening a cache directory: one shared object for each process and real directory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import sys
+from pathlib import Path
+
+from forebay import _config
+from forebay._cache import _fork
+from forebay._cache._api import Cache
+from forebay._cache._layout import Layout, refuse_dangerous
+from forebay._cache._platform import READ_ONLY_ERRNOS, probe_locking, refuse_platform
+from forebay._cache._readonly import ReadOnlyCache
+from forebay._cache._shared import SharedCache
+from forebay.exceptions import CacheError, ConfigError
+
+__all__ = ["open_cache", "open_observer"]
+
+logger = logging.getLogger("forebay")
+
+_Identity = tuple[int, int]
+_open: dict[_Identity, tuple[Cache, int]] = {}
+
+
+def open_cache(cache_dir: Path | str | None, *, max_bytes: int | None) -> Cache:
+    """Open a cache directory, making it where there is none, and become one of its holders.
+
+    Args:
+        cache_dir: None for the user's default cache directory, which is private; another follows the umask.
+        max_bytes: The budget of everything below ``chunks/``. None: the recorded one, else 80 % of the free space.
+
+    Raises:
+        ConfigError: The directory is one where other things live, or the budget is not positive.
+        CacheError: It is not a cache and not empty, cannot be written, or the system cannot serve one.
+        CacheCorruptError: Another version's, or on a file system that cannot lock.
+    """
+    cache = _take(cache_dir, max_bytes)
+    if isinstance(cache, SharedCache):
+        try:
+            cache.register()
+        except BaseException:
+            cache.close()
+            raise
+    return cache
+
+
+def open_observer(cache_dir: Path | str | None, *, max_bytes: int | None) -> Cache:
+    """Like `open_cache`, without becoming a holder."""
+    return _take(cache_dir, max_bytes)
+
+
+def _take(cache_dir: Path | str | None, max_bytes: int | None) -> Cache:
+    refuse_platform(sys.platform)
+    if max_bytes is not None and max_bytes <= 0:
+        raise ConfigError(f"max_cache_bytes must be positive, not {max_bytes}", option="max_cache_bytes")
+    given = _config.default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
+    directory = given.resolve()
+    refuse_dangerous(directory)
+    with _fork.registry_lock:
+        layout = Layout(directory)
+        writable = _prepare(layout, private=cache_dir is None)
+        identity = _identity(directory)
+        cache, count = _open.get(identity, (None, 0))
+        if cache is None:
+            cache = _make(layout, max_bytes, writable=writable)
+        elif isinstance(cache, SharedCache):
+            cache.ask_budget(max_bytes)
+        _open[identity] = (cache, count + 1)
+    return cache
+
+
+def _identity(directory: Path) -> _Identity:
+    found = os.stat(directory)
+    return found.st_dev, found.st_ino
+
+
+def _prepare(layout: Layout, *, private: bool) -> bool:
+    """Make the directory ready; False where this process may only read it."""
+    try:
+        layout.prepare(private=private)
+        probe_locking(layout.holders)
+    except OSError as exc:
+        if exc.errno not in READ_ONLY_ERRNOS:
+            raise CacheError(
+                f"{layout.directory} cannot be a cache directory: {exc.strerror or exc}", path=str(layout.directory)
+            ) from exc
+        _refuse_unreadable(layout, exc)
+        return False
+    return True
+
+
+def _refuse_unreadable(layout: Layout, cause: BaseException) -> None:
+    try:
+        usable = layout.is_cache() and os.access(layout.chunks, os.R_OK | os.X_OK)
+    except OSError:
+        usable = False
+    if not usable:
+        raise CacheError(
+            f"{layout.directory} cannot be written by this process and holds no cache to read:"
+            " make it writable, or choose another with cache_dir= or FOREBAY_CACHE_DIR",
+            path=str(layout.directory),
+        ) from cause
+
+
+def _make(layout: Layout, max_bytes: int | None, *, writable: bool) -> Cache:
+    if writable:
+        try:
+            cache = SharedCache(layout, max_bytes=max_bytes, on_close=_give_back)
+        except CacheError as exc:
+            code = getattr(exc.__cause__, "sqlite_errorcode", 0) & 0xFF
+            if code not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+                raise
+            _refuse_unreadable(layout, exc)
+        else:
+            _fork.watch(cache)
+            return cache
+    logger.warning("the cache %s is read-only for this process: chunks are read, none is added", layout.directory)
+    return ReadOnlyCache(layout, on_close=_give_back)
+
+
+def _give_back(cache: Cache) -> bool:
+    """Count one user less; whether that was the last."""
+    with _fork.registry_lock:
+        for identity, (known, count) in list(_open.items()):
+            if known is cache:
+                if count > 1:
+                    _open[identity] = (cache, count - 1)
+                    return False
+                del _open[identity]
+                if isinstance(cache, SharedCache):
+                    _fork.forget(cache)
+                return True
+    return False

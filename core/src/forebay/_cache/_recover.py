@@ -1,0 +1,138 @@
+"""What the dead left behind, and what lies in the directory: reaping holders, making the ledger and the disk agree."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+
+from forebay import _config
+from forebay._cache._holders import claim_if_dead, sweep_unlisted
+from forebay._cache._layout import FINAL, TEMP, Layout, Trash, empty_trash, remove
+from forebay._cache._ledger import Ledger
+from forebay._cache._platform import boot_id
+from forebay._cache._rows import bury, drop_unwanted, end_flight
+
+__all__ = ["adopt", "begin_run", "files_below", "is_dataset", "reap", "reap_one", "reconcile", "sweep"]
+
+
+def reap(ledger: Ledger, mine: int | None) -> int:
+    """Bury every dead holder; returns how many there were. ``mine`` is known to live."""
+    rows = ledger.read(lambda connection: connection.execute("SELECT id, token FROM holders").fetchall())
+    return sum(reap_one(ledger, holder, token) for holder, token in rows if holder != mine)
+
+
+def reap_one(ledger: Ledger, holder: int, token: str) -> bool:
+    """Bury one holder if it is dead. Its lock is held until its rows and its file are gone."""
+    folder = ledger.layout.holders
+    claim = claim_if_dead(folder, token)
+    if claim is None:
+        return False
+    trash: Trash = []
+    try:
+        ledger.write(lambda connection: bury(connection, ledger.layout, holder, trash))
+        (folder / f"{token}.lock").unlink(missing_ok=True)
+    finally:
+        empty_trash(trash)
+        if claim >= 0:
+            os.close(claim)
+    return True
+
+
+def begin_run(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> None:
+    """For the first holder after a time without any: a new run, in which nothing on the disk is trusted yet."""
+    if connection.execute("SELECT 1 FROM holders LIMIT 1").fetchone():
+        return
+    boot = boot_id()
+    if connection.execute("SELECT boot FROM account").fetchone() != (boot,):
+        # The ledger is not synced to the disk: a power cut may have left a part of it.
+        for (verdict,) in connection.execute("PRAGMA quick_check(1)").fetchall():
+            if verdict != "ok":
+                error = sqlite3.DatabaseError(verdict)
+                error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+                raise error
+    connection.execute("UPDATE account SET run = run + 1, boot = ?", (boot,))
+    reconcile(connection, layout, trash)
+    sweep(connection, layout)
+
+
+def sweep(connection: sqlite3.Connection, layout: Layout) -> None:
+    """Remove lock files that no row names."""
+    sweep_unlisted(layout.holders, {token for (token,) in connection.execute("SELECT token FROM holders").fetchall()})
+
+
+def reconcile(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> None:
+    """Make the ledger say what the directory holds.
+
+    A ready chunk whose file is gone is gone; a whole chunk without a row is taken in, unverified; a temporary that no
+    flight owns is removed; whatever has another name is left alone and its bytes are counted.
+    """
+    for (flight,) in connection.execute("SELECT id FROM flights WHERE holder = 0").fetchall():
+        end_flight(connection, layout, flight, trash)
+    rows = dict(connection.execute("SELECT name, ready FROM chunks").fetchall())
+    temps = {temp for (temp,) in connection.execute("SELECT temp FROM flights").fetchall()}
+    seen, stray = set(), 0
+    for name, entry in files_below(layout):
+        if rows.get(name):
+            seen.add(name)
+        elif name in temps:
+            continue
+        elif not _is_ours(name) or entry.is_symlink():
+            stray += entry.stat(follow_symlinks=False).st_size
+        elif TEMP.fullmatch(entry.name) or name in rows:
+            if not remove(entry.path, trash):
+                stray += _size(entry)
+        else:
+            adopt_one(connection, name, _size(entry))
+    for name in [name for name, ready in rows.items() if ready and name not in seen]:
+        connection.execute("UPDATE chunks SET ready = 0, bytes = 0, digest = NULL, run = -1 WHERE name = ?", (name,))
+        for (chunk,) in connection.execute("SELECT id FROM chunks WHERE name = ?", (name,)).fetchall():
+            drop_unwanted(connection, chunk)
+    connection.execute("UPDATE account SET stray = ?", (stray,))
+
+
+def adopt(connection: sqlite3.Connection, layout: Layout) -> None:
+    """Fill a new ledger with the whole chunks in the directory. Temporaries wait for the first holder."""
+    for name, entry in files_below(layout):
+        if _is_ours(name) and not TEMP.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            adopt_one(connection, name, _size(entry))
+
+
+def adopt_one(connection: sqlite3.Connection, name: str, size: int) -> None:
+    """Take in one whole chunk, of unknown origin and without a digest."""
+    connection.execute(
+        "INSERT INTO chunks (name, url, ready, bytes, used) VALUES (?, '', 1, ?, ?)", (name, size, _config.wall_clock())
+    )
+
+
+def files_below(layout: Layout) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Every entry below ``chunks/`` that is no folder, by its path from there. Links are not followed."""
+    pending = [""]
+    while pending:
+        prefix = pending.pop()
+        try:
+            entries = list(os.scandir(layout.final(prefix)))
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(f"{prefix}{entry.name}/")
+            else:
+                yield prefix + entry.name, entry
+
+
+def is_dataset(name: str) -> bool:
+    """Whether the folder name is one that the cache makes."""
+    return 0 < len(name) <= 64 and not name.strip("0123456789abcdef")
+
+
+def _is_ours(name: str) -> bool:
+    dataset, _, file = name.partition("/")
+    return is_dataset(dataset) and bool(FINAL.fullmatch(file) or TEMP.fullmatch(file))
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:  # renamed or removed since the folder was listed
+        return 0

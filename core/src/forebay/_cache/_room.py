@@ -1,0 +1,183 @@
+"""The budget: what is reserved, who waits for room, and which chunks go to make it.
+
+Hard waiters are served in the order of their tickets; nobody overtakes the first of them. Chunks without leases go
+first, then, for a hard waiter, prefetched ones, then flights that themselves wait for room while they hold some: so no
+two of them can hold half each and wait for ever.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from forebay import _config
+from forebay._cache._layout import Layout, Trash
+from forebay._cache._rows import lose_flight, unready
+from forebay._cache._types import FlightLostError
+from forebay.exceptions import BudgetTooSmallError
+
+__all__ = ["WAITER_PATIENCE", "Budget", "budget_of", "grant", "shrink"]
+
+#: A chunk that may go: row, name, bytes.
+Victim = tuple[int, str, int]
+#: Seconds without a word after which a waiter loses its turn (not its place): its process may be stopped.
+WAITER_PATIENCE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The account at one moment. ``stray`` are bytes below ``chunks/`` that are not ours."""
+
+    limit: int
+    used: int
+    stray: int
+
+    @property
+    def free(self) -> int:
+        """Bytes that may still be reserved; negative where a smaller budget came after the bytes."""
+        return self.limit - self.used - self.stray
+
+
+def budget_of(connection: sqlite3.Connection, fallback: int) -> Budget:
+    """The account, under the smallest budget of the living holders, else the recorded one, else ``fallback``."""
+    used, stray, recorded, smallest = connection.execute(
+        "SELECT used, stray, budget, (SELECT min(budget) FROM holders) FROM account"
+    ).fetchone()
+    limit = smallest if smallest is not None else recorded if recorded is not None else fallback
+    return Budget(limit, used, stray)
+
+
+def grant(
+    connection: sqlite3.Connection,
+    layout: Layout,
+    flight: int,
+    total: int,
+    *,
+    hard: bool,
+    fallback: int,
+    trash: Trash,
+) -> tuple[bool, int]:
+    """Make the flight's reservation ``total`` bytes; returns whether it is, and how many chunks were evicted.
+
+    Raises:
+        BudgetTooSmallError: ``total`` does not fit the budget even when nothing else is there.
+        FlightLostError: The flight may not publish any more.
+    """
+    row = connection.execute("SELECT reserved, lost, ticket FROM flights WHERE id = ?", (flight,)).fetchone()
+    if row is None or row[1]:
+        raise FlightLostError("the fetch was taken over, or gave its room to a reader that waits")
+    reserved, _, ticket = row
+    if total <= reserved:
+        return True, 0
+    budget = budget_of(connection, fallback)
+    if total + budget.stray > budget.limit:
+        raise BudgetTooSmallError(_arithmetic(layout, total, budget), path=str(layout.directory))
+    now = _config.monotonic()
+    ahead = _first_ticket(connection, now)
+    granted, evicted = ahead is None or (hard and ticket is not None and ticket <= ahead), 0
+    missing = total - reserved - budget.free
+    if granted and missing > 0:
+        granted, evicted = _make_room(connection, layout, flight, missing, hard=hard, trash=trash)
+    if granted:
+        connection.execute(
+            "UPDATE flights SET reserved = ?, hard = ?, beat = ?, waiting = 0, ticket = NULL WHERE id = ?",
+            (total, int(hard), now, flight),
+        )
+    else:
+        _queue(connection, flight, now, hard=hard, ticket=ticket)
+    return granted, evicted
+
+
+def shrink(connection: sqlite3.Connection, layout: Layout, fallback: int, trash: Trash) -> int:
+    """Evict chunks without leases until the budget holds, as far as that goes; returns how many went."""
+    missing = -budget_of(connection, fallback).free
+    victims, _ = _pick(_idle(connection), missing)
+    return sum(_evict(connection, layout, victim, trash) for victim in victims)
+
+
+def _arithmetic(layout: Layout, total: int, budget: Budget) -> str:
+    size = _config.format_size
+    other = f" of which files that are not the cache's own take {size(budget.stray)}" if budget.stray else ""
+    return (
+        f"a chunk of {size(total)} ({total} bytes) does not fit the budget of {size(budget.limit)} ({budget.limit}"
+        f" bytes){other} of the cache {layout.directory}: raise max_cache_bytes to at least {total + budget.stray}"
+    )
+
+
+def _first_ticket(connection: sqlite3.Connection, now: float) -> int | None:
+    (ticket,) = connection.execute(
+        "SELECT min(ticket) FROM flights WHERE ticket IS NOT NULL AND beat > ?", (now - WAITER_PATIENCE,)
+    ).fetchone()
+    return ticket if ticket is None else int(ticket)
+
+
+def _queue(connection: sqlite3.Connection, flight: int, now: float, *, hard: bool, ticket: int | None) -> None:
+    if hard and ticket is None:
+        (ticket,) = connection.execute("UPDATE account SET ticket = ticket + 1 RETURNING ticket").fetchone()
+    connection.execute(
+        "UPDATE flights SET hard = ?, beat = ?, waiting = 1, ticket = ? WHERE id = ?",
+        (int(hard), now, ticket if hard else None, flight),
+    )
+
+
+def _idle(connection: sqlite3.Connection) -> Iterator[Victim]:
+    """Ready chunks without leases, the longest unused first."""
+    return connection.execute(
+        "SELECT id, name, bytes FROM chunks WHERE ready = 1"
+        " AND NOT EXISTS (SELECT 1 FROM leases WHERE chunk = chunks.id) ORDER BY used"
+    )
+
+
+def _prefetched(connection: sqlite3.Connection) -> Iterator[Victim]:
+    """Ready chunks with soft leases only, the longest unused first."""
+    return connection.execute(
+        "SELECT c.id, c.name, c.bytes FROM chunks c JOIN leases l ON l.chunk = c.id WHERE c.ready = 1"
+        " GROUP BY c.id HAVING sum(l.hard) = 0 ORDER BY c.used"
+    )
+
+
+def _pick(candidates: Iterator[Victim], missing: int) -> tuple[list[Victim], int]:
+    """The first candidates that together free ``missing`` bytes, and how many bytes are missing after them."""
+    victims = []
+    while missing > 0 and (victim := next(candidates, None)) is not None:
+        victims.append(victim)
+        missing -= victim[2]
+    return victims, missing
+
+
+def _evict(connection: sqlite3.Connection, layout: Layout, victim: Victim, trash: Trash) -> bool:
+    chunk, name, _ = victim
+    if unready(connection, layout, chunk, name, trash):
+        return True
+    # Another user's file that we may not remove: it stays counted, and the next try begins with others.
+    connection.execute("UPDATE chunks SET used = ? WHERE id = ?", (_config.wall_clock(), chunk))
+    return False
+
+
+def _make_room(
+    connection: sqlite3.Connection, layout: Layout, flight: int, missing: int, *, hard: bool, trash: Trash
+) -> tuple[bool, int]:
+    """Free ``missing`` bytes, or touch nothing where that cannot be; returns whether, and how many were evicted."""
+    victims, left = _pick(_idle(connection), missing)
+    if hard:
+        more, left = _pick(_prefetched(connection), left)
+        victims += more
+    losers: list[int] = []
+    if hard and left > 0:
+        # Flights whose file exists give its bytes back; the others only when their owners notice.
+        for other, temp, reserved in connection.execute(
+            "SELECT id, temp, reserved FROM flights WHERE waiting = 1 AND lost = 0 AND reserved > 0 AND id <> ?"
+            " ORDER BY hard, ticket DESC",
+            (flight,),
+        ).fetchall():
+            if left <= 0:
+                break
+            losers.append(other)
+            left -= reserved if layout.size_of(temp) is not None else 0
+    if left > 0:
+        return False, 0
+    for other in losers:
+        lose_flight(connection, layout, other, trash)
+    gone = sum(_evict(connection, layout, victim, trash) for victim in victims)
+    return gone == len(victims), gone

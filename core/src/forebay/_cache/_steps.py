@@ -1,0 +1,279 @@
+"""The transactions behind `SharedCache`: each takes a connection inside a write transaction and does one whole step."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from forebay import _config
+from forebay._cache import _recover
+from forebay._cache._layout import INDEX, Layout, Trash, remove
+from forebay._cache._room import budget_of, shrink
+from forebay._cache._rows import Row, add_lease, drop_unwanted, find, lose_flight, unready
+from forebay._cache._types import Busy, ChunkKey, FlightLostError, Ready
+from forebay.exceptions import CacheError
+
+__all__ = [
+    "Hardened",
+    "NewFlight",
+    "Seen",
+    "UnregisteredError",
+    "clear",
+    "collect",
+    "declare",
+    "enter",
+    "harden",
+    "look",
+    "lower_budget",
+    "publish",
+    "soften",
+]
+
+Hardened = Literal["hardened", "already", "gone", "missing"]
+
+
+class UnregisteredError(Exception):
+    """The holder has no row in this ledger; it registers again and repeats the step. Never leaves the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFlight:
+    """A flight was begun; ``temp`` is relative to ``chunks/``."""
+
+    id: int
+    temp: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a waiter sees. ``registered``: the ledger knows us."""
+
+    registered: bool
+    ready: Ready | None = None
+    busy: Busy | None = None
+    flight: int = 0
+    holder: int = 0
+    token: str = ""
+    beat: float = 0.0
+
+
+def _as_ready(connection: sqlite3.Connection, layout: Layout, row: Row) -> Ready | None:
+    """The chunk, if its file is still what was published: a file that somebody removed or cut is none."""
+    if not row.ready or layout.size_of(row.name) != row.bytes:
+        return None
+    (run,) = connection.execute("SELECT run FROM account").fetchone()
+    return Ready(path=Path(layout.final(row.name)), bytes=row.bytes, digest=row.digest, trusted=row.run == run)
+
+
+def _as_busy(connection: sqlite3.Connection, flight: int) -> Busy | None:
+    found = connection.execute(
+        "SELECT f.since, h.pid, h.host FROM flights f LEFT JOIN holders h ON h.id = f.holder WHERE f.id = ?", (flight,)
+    ).fetchone()
+    return None if found is None else Busy(since=found[0], holder=f"process {found[1]} on {found[2]}")
+
+
+def _is_registered(connection: sqlite3.Connection, holder: int) -> bool:
+    return connection.execute("SELECT 1 FROM holders WHERE id = ?", (holder,)).fetchone() is not None
+
+
+def look(connection: sqlite3.Connection, layout: Layout, name: str, holder: int) -> Seen:
+    """See how a chunk is, without changing anything."""
+    registered, row = _is_registered(connection, holder), find(connection, name)
+    ready = None if row is None else _as_ready(connection, layout, row)
+    busy = None if row is None or ready is not None or row.flight is None else _as_busy(connection, row.flight)
+    if row is None or busy is None:
+        return Seen(registered=registered, ready=ready)
+    fetcher, beat, token = connection.execute(
+        "SELECT f.holder, f.beat, coalesce(h.token, '') FROM flights f LEFT JOIN holders h ON h.id = f.holder"
+        " WHERE f.id = ?",
+        (row.flight,),
+    ).fetchone()
+    return Seen(registered=registered, busy=busy, flight=row.flight or 0, holder=fetcher, token=token, beat=beat)
+
+
+def enter(
+    connection: sqlite3.Connection,
+    trash: Trash,
+    *,
+    layout: Layout,
+    name: str,
+    chunk: ChunkKey,
+    holder: int,
+    hard: bool,
+    lease: bool,
+    seize: int | None,
+) -> Ready | Busy | NewFlight:
+    """Take a lease (unless we have one), and find the chunk ready, being fetched, or ours to fetch.
+
+    Raises:
+        UnregisteredError: The holder is not in the ledger.
+    """
+    row = find(connection, name) or _new_row(connection, name, chunk)
+    if lease:
+        if not add_lease(connection, row.id, holder, hard=hard):
+            raise UnregisteredError
+    elif not _is_registered(connection, holder):
+        raise UnregisteredError
+    ready = _as_ready(connection, layout, row)
+    if ready is not None:
+        if row.run < 0:  # taken in from the directory, where no URL is known
+            connection.execute("UPDATE chunks SET url = ? WHERE id = ? AND url = ''", (chunk.url, row.id))
+        return ready
+    if row.ready and not unready(connection, layout, row.id, name, trash):
+        path = layout.final(name)
+        raise CacheError(f"{path} is not what was published there and cannot be removed: remove it by hand", path=path)
+    if row.flight is not None and row.flight == seize:
+        lose_flight(connection, layout, seize, trash)
+    elif row.flight is not None and (busy := _as_busy(connection, row.flight)) is not None:
+        return busy
+    return _begin(connection, layout, find(connection, name) or _new_row(connection, name, chunk), holder, hard=hard)
+
+
+def _new_row(connection: sqlite3.Connection, name: str, chunk: ChunkKey) -> Row:
+    (number,) = connection.execute(
+        "INSERT INTO chunks (name, url) VALUES (?, ?) RETURNING id", (name, chunk.url)
+    ).fetchone()
+    return Row(number, name, 0, 0, None, -1, None)
+
+
+def _begin(connection: sqlite3.Connection, layout: Layout, row: Row, holder: int, *, hard: bool) -> NewFlight:
+    flight = NewFlight(secrets.randbits(62), layout.new_temp(row.name))
+    connection.execute(
+        "INSERT INTO flights (id, chunk, holder, temp, hard, since, beat) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (flight.id, row.id, holder, flight.temp, int(hard), _config.wall_clock(), _config.monotonic()),
+    )
+    connection.execute("UPDATE chunks SET flight = ? WHERE id = ?", (flight.id, row.id))
+    return flight
+
+
+def declare(connection: sqlite3.Connection, name: str, chunk: ChunkKey, holder: int, hard: int, soft: int) -> None:
+    """Write down leases that we hold already, in a ledger that does not know them."""
+    row = find(connection, name) or _new_row(connection, name, chunk)
+    connection.execute("INSERT INTO leases VALUES (?, ?, ?, ?)", (row.id, holder, hard, soft))
+
+
+def lower_budget(
+    connection: sqlite3.Connection, layout: Layout, asked: int | None, holder: int | None, trash: Trash
+) -> None:
+    """Record the budget that was asked for, let the holder keep to it, and evict what is too much."""
+    if asked is not None:
+        connection.execute("UPDATE account SET budget = ?", (asked,))
+        if holder is not None:
+            connection.execute("UPDATE holders SET budget = ? WHERE id = ?", (asked, holder))
+        shrink(connection, layout, asked, trash)
+
+
+def harden(connection: sqlite3.Connection, _trash: Trash, *, layout: Layout, name: str, holder: int) -> Hardened:
+    """Make a soft lease hard, or drop it where the chunk is gone.
+
+    Raises:
+        UnregisteredError: The holder is not in the ledger.
+    """
+    if not _is_registered(connection, holder):
+        raise UnregisteredError
+    row = find(connection, name)
+    held = (
+        row
+        and connection.execute(
+            "SELECT hard, soft FROM leases WHERE chunk = ? AND holder = ?", (row.id, holder)
+        ).fetchone()
+    )
+    if row is None or not held:
+        return "missing"
+    ready = _as_ready(connection, layout, row) is not None
+    if not held[1]:
+        return "already" if ready else "missing"
+    to_hard = int(ready)
+    connection.execute(
+        "UPDATE leases SET soft = soft - 1, hard = hard + ? WHERE chunk = ? AND holder = ?", (to_hard, row.id, holder)
+    )
+    if not ready:
+        connection.execute("DELETE FROM leases WHERE chunk = ? AND holder = ? AND hard + soft = 0", (row.id, holder))
+        drop_unwanted(connection, row.id)
+        return "gone"
+    return "hardened"
+
+
+def soften(connection: sqlite3.Connection, name: str, holder: int) -> None:
+    """Make a hard lease soft."""
+    connection.execute(
+        "UPDATE leases SET soft = soft + 1, hard = hard - 1"
+        " WHERE chunk = (SELECT id FROM chunks WHERE name = ?) AND holder = ? AND hard > 0",
+        (name, holder),
+    )
+
+
+def publish(
+    connection: sqlite3.Connection,
+    *,
+    layout: Layout,
+    name: str,
+    flight: int,
+    temp: Path,
+    size: int,
+    digest: str,
+    etag: str | None,
+    fallback: int,
+) -> None:
+    """Rename the file and make the chunk ready. The rename comes last: until the commit, the flight covers both names.
+
+    Raises:
+        FlightLostError: The flight may not publish any more.
+        CacheError: The file is not what is promised.
+    """
+    row, found = find(connection, name), connection.execute(
+        "SELECT reserved, lost FROM flights WHERE id = ?", (flight,)
+    ).fetchone()  # fmt: skip
+    if row is None or found is None or found[1] or row.flight != flight:
+        raise FlightLostError("the fetch was taken over, or gave its room to a reader that waits")
+    actual = layout.size_of(temp.relative_to(layout.chunks).as_posix())
+    if actual != size:
+        state = "is missing" if actual is None else f"has {actual} bytes"
+        raise CacheError(f"{temp} {state} where {size} bytes were to be published", path=str(temp))
+    if size - found[0] > max(budget_of(connection, fallback).free, 0):
+        raise CacheError(f"{temp} has {size} bytes where {found[0]} were reserved", path=str(temp))
+    connection.execute("DELETE FROM flights WHERE id = ?", (flight,))
+    connection.execute(
+        "UPDATE chunks SET ready = 1, bytes = ?, digest = ?, etag = ?, used = ?, flight = NULL,"
+        " run = (SELECT run FROM account) WHERE id = ?",
+        (size, digest, etag, _config.wall_clock(), row.id),
+    )
+    os.replace(temp, layout.final(name))
+
+
+def collect(connection: sqlite3.Connection, layout: Layout, fallback: int, trash: Trash) -> None:
+    """Make the ledger and the directory agree, keep the budget, and remove empty folders."""
+    _recover.reconcile(connection, layout, trash)
+    _recover.sweep(connection, layout)
+    shrink(connection, layout, fallback, trash)
+    _remove_empty_folders(connection, layout)
+
+
+def clear(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> int:
+    """Remove every chunk that nobody uses, and the index files when nobody uses any; returns how many stay."""
+    _recover.reconcile(connection, layout, trash)
+    for chunk, name in connection.execute(
+        "SELECT id, name FROM chunks WHERE ready = 1 AND NOT EXISTS (SELECT 1 FROM leases WHERE chunk = chunks.id)"
+    ).fetchall():
+        unready(connection, layout, chunk, name, trash)
+    _remove_empty_folders(connection, layout)
+    (left,) = connection.execute("SELECT count(*) FROM chunks").fetchone()
+    if not left:
+        for entry in os.scandir(layout.indexes):
+            if INDEX.fullmatch(entry.name):
+                remove(entry.path, trash)
+    return int(left)
+
+
+def _remove_empty_folders(connection: sqlite3.Connection, layout: Layout) -> None:
+    used = {name.partition("/")[0] for (name,) in connection.execute("SELECT name FROM chunks").fetchall()}
+    for entry in os.scandir(layout.chunks):
+        if _recover.is_dataset(entry.name) and entry.name not in used and entry.is_dir(follow_symlinks=False):
+            try:
+                os.rmdir(entry.path)
+            except OSError:
+                continue  # not empty: something that is not ours lies there, and stays
