@@ -204,3 +204,9 @@ def test_n10_forked_children_do_not_share_randomness(monkeypatch: pytest.MonkeyP
     assert _config.random() is here
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert _config.random() is not here
+
+
+def test_what_differs_from_what_was_asked_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    for text in ("log once: 1 % raised", "log once: 1 % raised", "log once: other"):
+        _config.log_once(text)
+    assert caplog.messages == ["log once: 1 % raised", "log once: other"]

@@ -5,6 +5,7 @@ The only module that reads the environment. Nothing is read at import, and tests
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 import random as _random_module
@@ -26,6 +27,7 @@ __all__ = [
     "environ",
     "format_size",
     "load_settings",
+    "log_once",
     "monotonic",
     "near",
     "parse_size",
@@ -69,6 +71,16 @@ def random() -> _random_module.Random:
     if _generator is None or _generator[0] != os.getpid():
         _generator = (os.getpid(), _random_module.Random())
     return _generator[1]
+
+
+_logged: set[str] = set()
+
+
+def log_once(text: str) -> None:
+    """Warn in the log, once a process for each text, that something differs from what was asked."""
+    if text not in _logged:
+        _logged.add(text)
+        logging.getLogger("forebay").warning(text)
 
 
 def near(word: str, known: Iterable[str]) -> str:
