@@ -34,7 +34,7 @@ class Flight:
         self._cache = cache
         self._chunk = chunk
         self._number = number
-        self._process = cache.process
+        self._process = cache.member.process
         self._beaten = _config.monotonic()
         self._over = False
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class Flight:
         What the ledger cannot take now (locked, disk full) is done with its next change.
         """
         with self._lock:
-            if self._over or self._process != self._cache.process:
+            if self._over or self._process != self._cache.member.process:
                 return  # done; or inherited through fork, and the parent's
             self._over = True
             self.reserved = 0
@@ -99,7 +99,7 @@ class Flight:
     def _check(self) -> None:
         if self._over:
             raise FlightLostError("the fetch is over")
-        if self._process != self._cache.process:
+        if self._process != self._cache.member.process:
             raise FlightLostError("the fetch belongs to the process that was forked")
 
     def __repr__(self) -> str:

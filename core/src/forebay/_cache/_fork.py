@@ -43,15 +43,15 @@ def _before() -> None:
     registry_lock.acquire()
     _frozen[:] = _watched
     for cache in _frozen:
-        cache.entry.acquire()
-        cache.ledger.mutex.acquire()
-        cache.ledger.close()
+        cache.member.entry.acquire()
+        cache.member.ledger.mutex.acquire()
+        cache.member.ledger.close()
 
 
 def _in_parent() -> None:
     for cache in reversed(_frozen):
-        cache.ledger.mutex.release()
-        cache.entry.release()
+        cache.member.ledger.mutex.release()
+        cache.member.entry.release()
     _frozen.clear()
     registry_lock.release()
 

@@ -75,7 +75,7 @@ class Ledger:
                 return None
         try:
             return self.write(work)
-        except CacheError as exc:
+        except (CacheError, OSError) as exc:
             logger.warning("%s; it is put right with the next change of the cache", exc)
             self._later.append(work)
             return None

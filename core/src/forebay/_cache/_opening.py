@@ -40,7 +40,7 @@ def open_cache(cache_dir: Path | str | None, *, max_bytes: int | None) -> Cache:
     cache = _take(cache_dir, max_bytes)
     if isinstance(cache, SharedCache):
         try:
-            cache.register()
+            cache.member.register()
         except BaseException:
             cache.close()
             raise
@@ -67,7 +67,7 @@ def _take(cache_dir: Path | str | None, max_bytes: int | None) -> Cache:
         if cache is None:
             cache = _make(layout, max_bytes, writable=writable)
         elif isinstance(cache, SharedCache):
-            cache.ask_budget(max_bytes)
+            cache.member.ask_budget(max_bytes)
         _open[identity] = (cache, count + 1)
     return cache
 

@@ -9,8 +9,20 @@ import sqlite3
 from dataclasses import dataclass
 
 from forebay._cache._layout import Layout, Trash, remove
+from forebay._cache._types import ChunkKey
 
-__all__ = ["Row", "add_lease", "bury", "drop_lease", "drop_unwanted", "end_flight", "find", "lose_flight", "unready"]
+__all__ = [
+    "Row",
+    "add_lease",
+    "bury",
+    "drop_unwanted",
+    "end_flight",
+    "find",
+    "lose_flight",
+    "new_row",
+    "set_lease",
+    "unready",
+]
 
 
 @dataclass(slots=True)
@@ -45,23 +57,30 @@ def add_lease(connection: sqlite3.Connection, chunk: int, holder: int, *, hard: 
     return done.rowcount == 1
 
 
-def drop_lease(connection: sqlite3.Connection, name: str, holder: int, now: float, *, hard: bool) -> bool:
-    """Give a lease back. False where there was none to give."""
-    kind = "hard" if hard else "soft"
-    left = connection.execute(
-        f"UPDATE leases SET {kind} = {kind} - 1 WHERE chunk = (SELECT id FROM chunks WHERE name = ?)"
-        f" AND holder = ? AND {kind} > 0 RETURNING chunk, hard + soft",
+def set_lease(connection: sqlite3.Connection, name: str, holder: int, now: float, *, hard: int, soft: int) -> None:
+    """Write down how many leases a holder has; with the last one the chunk counts as just used."""
+    if hard or soft:
+        connection.execute(
+            "UPDATE leases SET hard = ?, soft = ? WHERE chunk = (SELECT id FROM chunks WHERE name = ?) AND holder = ?",
+            (hard, soft, name, holder),
+        )
+        return
+    gone = connection.execute(
+        "DELETE FROM leases WHERE chunk = (SELECT id FROM chunks WHERE name = ?) AND holder = ? RETURNING chunk",
         (name, holder),
     ).fetchone()
-    if left is None:
-        return False
-    chunk, count = left
-    if count == 0:
-        connection.execute("DELETE FROM leases WHERE chunk = ? AND holder = ?", (chunk, holder))
-    done = connection.execute("UPDATE chunks SET used = ? WHERE id = ? AND ready = 1", (now, chunk))
-    if done.rowcount == 0:
-        drop_unwanted(connection, chunk)
-    return True
+    if gone is None:
+        return
+    if not connection.execute("UPDATE chunks SET used = ? WHERE id = ? AND ready = 1", (now, gone[0])).rowcount:
+        drop_unwanted(connection, gone[0])
+
+
+def new_row(connection: sqlite3.Connection, name: str, chunk: ChunkKey) -> Row:
+    """Begin to know a chunk."""
+    (number,) = connection.execute(
+        "INSERT INTO chunks (name, url) VALUES (?, ?) RETURNING id", (name, chunk.url)
+    ).fetchone()
+    return Row(number, name, 0, 0, None, -1, None)
 
 
 def drop_unwanted(connection: sqlite3.Connection, chunk: int) -> None:

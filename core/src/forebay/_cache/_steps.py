@@ -7,37 +7,27 @@ import secrets
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from forebay import _config
 from forebay._cache import _recover
 from forebay._cache._layout import INDEX, Layout, Trash, remove
+from forebay._cache._member import UnregisteredError
 from forebay._cache._room import budget_of, shrink
-from forebay._cache._rows import Row, add_lease, drop_unwanted, find, lose_flight, unready
+from forebay._cache._rows import Row, add_lease, find, lose_flight, new_row, unready
 from forebay._cache._types import Busy, ChunkKey, FlightLostError, Ready
 from forebay.exceptions import CacheError
 
 __all__ = [
-    "Hardened",
     "NewFlight",
     "Seen",
-    "UnregisteredError",
+    "Wanted",
     "clear",
     "collect",
-    "declare",
     "enter",
-    "harden",
+    "is_ready",
     "look",
-    "lower_budget",
     "publish",
-    "soften",
 ]
-
-Hardened = Literal["hardened", "already", "gone", "missing"]
-
-
-class UnregisteredError(Exception):
-    """The holder has no row in this ledger; it registers again and repeats the step. Never leaves the package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +36,16 @@ class NewFlight:
 
     id: int
     temp: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What somebody asks for. ``lease``: take one; ``seize``: the stalled flight to take over."""
+
+    chunk: ChunkKey
+    hard: bool
+    lease: bool
+    seize: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +101,17 @@ def enter(
     *,
     layout: Layout,
     name: str,
-    chunk: ChunkKey,
+    wanted: Wanted,
     holder: int,
-    hard: bool,
-    lease: bool,
-    seize: int | None,
 ) -> Ready | Busy | NewFlight:
     """Take a lease (unless we have one), and find the chunk ready, being fetched, or ours to fetch.
 
     Raises:
         UnregisteredError: The holder is not in the ledger.
     """
-    row = find(connection, name) or _new_row(connection, name, chunk)
-    if lease:
+    chunk, hard = wanted.chunk, wanted.hard
+    row = find(connection, name) or new_row(connection, name, chunk)
+    if wanted.lease:
         if not add_lease(connection, row.id, holder, hard=hard):
             raise UnregisteredError
     elif not _is_registered(connection, holder):
@@ -126,18 +124,11 @@ def enter(
     if row.ready and not unready(connection, layout, row.id, name, trash):
         path = layout.final(name)
         raise CacheError(f"{path} is not what was published there and cannot be removed: remove it by hand", path=path)
-    if row.flight is not None and row.flight == seize:
-        lose_flight(connection, layout, seize, trash)
+    if row.flight is not None and row.flight == wanted.seize:
+        lose_flight(connection, layout, row.flight, trash)
     elif row.flight is not None and (busy := _as_busy(connection, row.flight)) is not None:
         return busy
-    return _begin(connection, layout, find(connection, name) or _new_row(connection, name, chunk), holder, hard=hard)
-
-
-def _new_row(connection: sqlite3.Connection, name: str, chunk: ChunkKey) -> Row:
-    (number,) = connection.execute(
-        "INSERT INTO chunks (name, url) VALUES (?, ?) RETURNING id", (name, chunk.url)
-    ).fetchone()
-    return Row(number, name, 0, 0, None, -1, None)
+    return _begin(connection, layout, find(connection, name) or new_row(connection, name, chunk), holder, hard=hard)
 
 
 def _begin(connection: sqlite3.Connection, layout: Layout, row: Row, holder: int, *, hard: bool) -> NewFlight:
@@ -150,25 +141,8 @@ def _begin(connection: sqlite3.Connection, layout: Layout, row: Row, holder: int
     return flight
 
 
-def declare(connection: sqlite3.Connection, name: str, chunk: ChunkKey, holder: int, hard: int, soft: int) -> None:
-    """Write down leases that we hold already, in a ledger that does not know them."""
-    row = find(connection, name) or _new_row(connection, name, chunk)
-    connection.execute("INSERT INTO leases VALUES (?, ?, ?, ?)", (row.id, holder, hard, soft))
-
-
-def lower_budget(
-    connection: sqlite3.Connection, layout: Layout, asked: int | None, holder: int | None, trash: Trash
-) -> None:
-    """Record the budget that was asked for, let the holder keep to it, and evict what is too much."""
-    if asked is not None:
-        connection.execute("UPDATE account SET budget = ?", (asked,))
-        if holder is not None:
-            connection.execute("UPDATE holders SET budget = ? WHERE id = ?", (asked, holder))
-        shrink(connection, layout, asked, trash)
-
-
-def harden(connection: sqlite3.Connection, _trash: Trash, *, layout: Layout, name: str, holder: int) -> Hardened:
-    """Make a soft lease hard, or drop it where the chunk is gone.
+def is_ready(connection: sqlite3.Connection, *, layout: Layout, name: str, holder: int) -> bool:
+    """Whether the chunk is ready, so that a soft lease may become hard.
 
     Raises:
         UnregisteredError: The holder is not in the ledger.
@@ -176,35 +150,7 @@ def harden(connection: sqlite3.Connection, _trash: Trash, *, layout: Layout, nam
     if not _is_registered(connection, holder):
         raise UnregisteredError
     row = find(connection, name)
-    held = (
-        row
-        and connection.execute(
-            "SELECT hard, soft FROM leases WHERE chunk = ? AND holder = ?", (row.id, holder)
-        ).fetchone()
-    )
-    if row is None or not held:
-        return "missing"
-    ready = _as_ready(connection, layout, row) is not None
-    if not held[1]:
-        return "already" if ready else "missing"
-    to_hard = int(ready)
-    connection.execute(
-        "UPDATE leases SET soft = soft - 1, hard = hard + ? WHERE chunk = ? AND holder = ?", (to_hard, row.id, holder)
-    )
-    if not ready:
-        connection.execute("DELETE FROM leases WHERE chunk = ? AND holder = ? AND hard + soft = 0", (row.id, holder))
-        drop_unwanted(connection, row.id)
-        return "gone"
-    return "hardened"
-
-
-def soften(connection: sqlite3.Connection, name: str, holder: int) -> None:
-    """Make a hard lease soft."""
-    connection.execute(
-        "UPDATE leases SET soft = soft + 1, hard = hard - 1"
-        " WHERE chunk = (SELECT id FROM chunks WHERE name = ?) AND holder = ? AND hard > 0",
-        (name, holder),
-    )
+    return row is not None and _as_ready(connection, layout, row) is not None
 
 
 def publish(
