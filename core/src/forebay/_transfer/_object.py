@@ -1,0 +1,229 @@
+"""One object, start to finish: `transfer` to a file, `read_object` into memory, `stat_object`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+
+from forebay._retry import RETRYABLE
+from forebay._transfer._context import Context
+from forebay._transfer._errors import explain
+from forebay._transfer._file_hook import FileHook, takes_file_hook
+from forebay._transfer._guard import stall_guard
+from forebay._transfer._pool import DaemonPool
+from forebay._transfer._ranges import Parts, Pin, RangeHook, range_hook
+from forebay._transfer._sink import FileTarget, MemoryTarget, Sink
+from forebay._transfer._types import Limiter, Room, Source, TransferPolicy, TransferResult
+from forebay._transfer._whole import WholeBody
+from forebay.downloader import SupportsRangeRead, overrides
+from forebay.exceptions import (
+    ChecksumMismatchError,
+    DecompressionError,
+    ObjectChangedError,
+    UnsupportedOperationError,
+)
+from forebay.types import ObjectInfo
+
+__all__ = ["read_object", "stat_object", "transfer"]
+
+logger = logging.getLogger("forebay")
+
+
+async def transfer(
+    source: Source,
+    path: Path,
+    *,
+    room: Room,
+    limiter: Limiter,
+    pool: DaemonPool,
+    policy: TransferPolicy,
+    priority: tuple[int, ...] = (0,),
+) -> TransferResult:
+    """Fetch one object into the new file ``path``, decompressed and verified.
+
+    The file exists afterwards only when this returns; no exit, cancellation included, leaves it or a task behind.
+
+    Args:
+        source: The object and what is promised of it.
+        path: Must not exist. Nothing is published.
+        room: Asked before bytes are written.
+        limiter: Asked before each request.
+        pool: Runs what blocks.
+        policy: Sizes, tries, deadlines.
+        priority: Place among other transfers; parts add theirs at the end.
+
+    Raises:
+        StorageError: The store failed, with the number of attempts and the earlier tries as notes.
+        IntegrityError: The bytes are not the promised ones, also after one more try.
+        Exception: A stranger's error as it is, with a note that names the object.
+    """
+    target = FileTarget(path)
+    try:
+        sink = Sink(source, target)
+        context = Context(source, sink, room=room, limiter=limiter, pool=pool, policy=policy, priority=priority)
+        begin = time.perf_counter()
+        await _guarded(context)
+        await pool.work(target.close)
+    except BaseException:
+        await pool.work(target.discard)
+        raise
+    stages = {"download": max(time.perf_counter() - begin - sink.decompress_seconds, 0.0)}
+    if source.codec is not None:
+        stages["decompress"] = sink.decompress_seconds
+    return TransferResult(
+        bytes=sink.written,
+        stored_bytes=sink.fed,
+        digest=sink.digest,
+        etag=context.etag,
+        requests=context.requests,
+        retries=context.retries,
+        stages=stages,
+    )
+
+
+async def read_object(
+    source: Source,
+    *,
+    limiter: Limiter,
+    pool: DaemonPool,
+    policy: TransferPolicy,
+    max_bytes: int,
+    priority: tuple[int, ...] = (0,),
+) -> tuple[bytes, ObjectInfo]:
+    """Fetch a small object into memory, with the same tries, checks and errors as `transfer`.
+
+    Raises:
+        SizeMismatchError: It is larger than ``max_bytes``.
+    """
+    target = MemoryTarget()
+    sink = Sink(source, target, ceiling=max_bytes)
+    context = Context(source, sink, room=_Memory(), limiter=limiter, pool=pool, policy=policy, priority=priority)
+    await _guarded(context)
+    return target.take(), ObjectInfo(source.key, size=sink.fed, etag=context.etag)
+
+
+async def stat_object(source: Source, *, pool: DaemonPool, policy: TransferPolicy) -> ObjectInfo:
+    """Ask what is known of the object, with the same tries and errors as `transfer`."""
+    sink = Sink(source, MemoryTarget())
+    context = Context(source, sink, room=_Memory(), limiter=_Unlimited(), pool=pool, policy=policy, priority=(0,))
+    try:
+        return await _stat(context)
+    except Exception as exc:
+        explain(exc, source)
+        raise
+
+
+class _Memory:
+    """Room for what is bounded otherwise."""
+
+    async def ensure(self, total: int) -> None:
+        """There is room."""
+
+
+class _Unlimited:
+    """Stands in where no slot is asked for."""
+
+    def slot(self, priority: tuple[int, ...], nbytes: int) -> AbstractAsyncContextManager[None]:
+        """A slot at once."""
+        return nullcontext()
+
+    def moved(self, nbytes: int) -> None:
+        """Nothing to adapt."""
+
+    def throttled(self) -> None:
+        """Nothing to adapt."""
+
+
+async def _guarded(context: Context) -> None:
+    """Fetch, and say in every error where it happened, but for the errors of the room and of the disk."""
+    try:
+        await _fetch(context)
+    except Exception as exc:
+        if exc is not context.room_error and exc is not context.sink.failure:
+            explain(exc, context.source)
+        raise
+
+
+async def _fetch(context: Context) -> None:
+    """Fetch the object; once more from the start where its bytes were damaged on the way."""
+    sink, source = context.sink, context.source
+    await context.pool.work(sink.target.open)
+    try:
+        await _fetch_once(context, source.etag)
+        return
+    except (ChecksumMismatchError, DecompressionError) as exc:
+        earlier: Exception = exc
+    except ObjectChangedError as exc:
+        if not source.standalone:
+            raise
+        earlier = exc
+    logger.info("%s is read once more: %s", source.where, earlier)
+    await context.pool.work(sink.restart)
+    context.etag = None
+    context.retries += 1
+    try:
+        await _fetch_once(context, None if source.standalone else source.etag)
+    except Exception as exc:
+        exc.add_note(f"this was the second try; the first ended with {type(earlier).__name__}: {earlier}")
+        raise
+
+
+async def _fetch_once(context: Context, etag: str | None) -> None:
+    target = context.sink.target
+    if takes_file_hook(context) and isinstance(target, FileTarget):
+        await FileHook(context, target.path).run()
+        return
+    read = range_hook(context)
+    pin = Pin(context, etag)
+    if read is None or not await _by_parts(context, read, pin):
+        await WholeBody(context, read, pin).run()
+    context.sink.start_end()
+    await context.pump()
+    context.sink.finish()
+
+
+async def _by_parts(context: Context, read: RangeHook, pin: Pin) -> bool:
+    """Fetch the object in parts, where its parts can be told to be of one version; False: nothing was fetched."""
+    source = context.source
+    total = source.expected_stored
+    if context.async_hooks and isinstance(source.downloader, SupportsRangeRead):
+        try:
+            return await Parts(context, read, pin, start=0, total=total).run()
+        except UnsupportedOperationError as exc:
+            if context.sink.fed:
+                raise
+            logger.info("%s is read on one connection: %s", source.where, exc)
+            return False
+    if total is None or total <= context.policy.part_size:
+        return False
+    if source.digest is not None:
+        return await Parts(context, read, pin, start=0, total=total).run()
+    if not source.capabilities.stat:
+        return False
+    before = await _stat(context)
+    context.check_total(before.size)
+    pin.check(before, asked=True)
+    done = pin.strong and await Parts(context, read, pin, start=0, total=total).run()
+    if done:
+        # These hooks do not say what they read of; the object was the same before and after.
+        pin.check(await _stat(context), asked=True)
+    return done
+
+
+async def _stat(context: Context) -> ObjectInfo:
+    downloader, key, trials = context.source.downloader, context.source.key, context.trials()
+    native = context.async_hooks and overrides(downloader, "astat")
+    while True:
+        context.requests += 1
+        try:
+            async with stall_guard(context.policy.timeout, f"no answer about {context.source.where} came"):
+                if native:
+                    return await downloader.astat(key)
+                return await context.pool.run(downloader.stat, key)
+        except RETRYABLE as exc:
+            await context.pause(trials, exc)
+        except Exception as exc:
+            trials.conclude(exc)
+            raise
