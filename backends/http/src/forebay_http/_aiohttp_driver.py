@@ -119,8 +119,10 @@ class AiohttpDriver:
         size = (await asyncio.to_thread(path.stat)).st_size
         file = await asyncio.to_thread(path.open, "rb")
         try:
-            async with self._open("PUT", key, {"Content-Length": str(size)}, data=file):
-                pass
+            async with self._open("PUT", key, {"Content-Length": str(size)}, allow=(404,), data=file) as response:
+                if response.status == 404:  # to a PUT this says that nothing here takes one
+                    what = "the server answered 404 to an upload: it takes none here"
+                    raise failure(UnsupportedOperationError, what, self._subject(key, self.name), status=404)
         finally:
             file.close()
 

@@ -47,8 +47,6 @@ def _root_refusal(target: Target) -> str | None:
 def _key_refusal(target: Target, key: str) -> str | None:
     if not key:
         return "obstore drops a trailing slash" if target.path.endswith("/") and target.path != "/" else None
-    if key.startswith("/") or key.endswith("/") or "//" in key:
-        return "obstore drops or refuses empty segments"
     if "+" in key:
         return "obstore leaves + as it is, which some servers read as a space"
     if not key.isprintable():

@@ -18,7 +18,7 @@ from forebay_http._choice import Choice, Handover, options_refusal
 from forebay_http._errors import Subject
 from forebay_http._loop import LoopThread
 from forebay_http._options import OPTION_TYPES, HttpOptions, parse_options
-from forebay_http._target import Target, parse_target
+from forebay_http._target import Target, check_key, parse_target
 
 if TYPE_CHECKING:
     from forebay_http._aiohttp_driver import AiohttpDriver
@@ -144,11 +144,13 @@ class HttpDownloader(Downloader):
 
     def upload_file(self, key: str, path: Path) -> None:
         """PUT the file's bytes, where the server takes that (WebDAV, an upload URL)."""
+        check_key(key)
         clients = self._here()
         clients.loop.run(clients.aiohttp.aupload(key, path))
 
     async def aupload_file(self, key: str, path: Path) -> None:
         """Async twin of `upload_file`."""
+        check_key(key)
         await self._here().aiohttp.aupload(key, path)
 
     # -- drivers --------------------------------------------------------------------------------------------------
@@ -159,6 +161,7 @@ class HttpDownloader(Downloader):
         fast: Callable[[ObstoreDriver], T],
         other: Callable[[AiohttpDriver], Coroutine[Any, Any, T]],
     ) -> T:
+        check_key(key)
         clients = self._here()
         if self._choice.against(key) is None and _fork.needs_check():
             _fork.check_alive()
@@ -175,6 +178,7 @@ class HttpDownloader(Downloader):
         return clients.loop.run(other(clients.aiohttp))
 
     async def _async(self, key: str, call: Callable[[Any], Awaitable[T]]) -> T:
+        check_key(key)
         clients = self._here()
         if self._choice.against(key) is None and _fork.needs_check():
             await _fork.check_alive_async()
@@ -204,10 +208,13 @@ class HttpDownloader(Downloader):
 
     def _here(self) -> _Clients:
         # setdefault is atomic, so no lock can be inherited locked by a child.
-        return self._clients.setdefault(os.getpid(), _Clients(self._target, self._settings, self._subject))
+        clients = self._clients.get(os.getpid())
+        if clients is None:
+            clients = self._clients.setdefault(os.getpid(), _Clients(self._target, self._settings, self._subject))
+        return clients
 
     def _subject(self, key: str, driver: str) -> Subject:
-        return Subject(key=key, url=self._target.shown(key), driver=driver, secrets=self._secrets)
+        return Subject(key, driver, self._target, self._secrets)
 
     # -- life -----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from forebay.exceptions import (
     TransientError,
     UnsupportedOperationError,
 )
+from forebay_http._target import Target
 
 __all__ = ["BACKEND", "STATUSES", "Subject", "failure", "retry_after", "status_failure"]
 
@@ -48,14 +49,19 @@ STATUSES: Mapping[int, type[StorageError]] = {
 _URL_SECRETS = re.compile(r"(https?://)(?:[^\s/@\"']*@)?([^\s?\"'<>,)]*)(\?[^\s\"'<>,)]*)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Subject:
-    """What a request was about: goes into every error."""
+    """What a request was about: goes into every error. Made for each request, so it costs next to nothing."""
 
     key: str
-    url: str
     driver: str
+    target: Target
     secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def url(self) -> str:
+        """The object's URL without a secret."""
+        return self.target.shown(self.key)
 
     def clean(self, text: str) -> str:
         """``text`` without any URL's user, password and query, and without the credentials in use."""

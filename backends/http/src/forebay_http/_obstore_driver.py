@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import obstore
 from obstore.store import HTTPStore
 
+from forebay._config import environ
 from forebay.downloader import SupportsWrite
 from forebay.exceptions import IncompleteBodyError, ServerError
 from forebay.types import ObjectInfo, RangeRead
@@ -21,6 +22,7 @@ from forebay_http._choice import Handover
 from forebay_http._errors import Subject, failure
 from forebay_http._obstore_errors import SDK_ERRORS, translate
 from forebay_http._options import HttpOptions
+from forebay_http._proxies import no_proxy_at_all
 from forebay_http._target import Target
 from forebay_http._validators import check_unchanged, is_strong
 
@@ -69,6 +71,8 @@ class ObstoreDriver:
         }
         if options.ca_file is not None:
             client["root_certificate"] = options.ca_file.read_bytes()
+        if no_proxy_at_all(environ()):
+            client["proxy_url"], client["proxy_excludes"] = "http://unused.invalid", "*,0.0.0.0/0,::/0"
         url = self._target.origin + self._target.root
         try:
             store = HTTPStore(url, client_options=client, retry_config={"max_retries": 0, "retry_timeout": _NO_LIMIT})

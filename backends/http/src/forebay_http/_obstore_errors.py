@@ -47,7 +47,7 @@ _KINDS: tuple[tuple[str, type[StorageError], str], ...] = (
     ("NoContentRange", ServerError, "the server answered with a part that does not say where it belongs"),
     ("TimedOut", StorageTimeoutError, "no answer, or no more of the body, within the deadline"),
     ("kind: Timeout", StorageTimeoutError, "no answer, or no more of the body, within the deadline"),
-    ("kind: Connect", ConnectionFailedError, "no connection"),
+    ("kind: Connect,", ConnectionFailedError, "no connection"),
     ("Parse(", ServerError, "the server's answer is no HTTP"),
     ("kind: Body", IncompleteBodyError, "the body broke off"),
     ("kind: Decode", IncompleteBodyError, "the body broke off"),

@@ -113,12 +113,12 @@ def _headers(options: Mapping[str, object], userinfo: tuple[str, str] | None) ->
     return headers
 
 
-def _check_header(name: str, value: str) -> None:
+def _check_header(name: str, value: str, *, option: str = "headers") -> None:
     # The value may be a secret: it is never shown.
     if not _TOKEN.fullmatch(name):
         raise ConfigError(f"option 'headers' has the name {name!r}, which is no header name", option="headers")
     if any(char in value for char in "\r\n\0") or not _is_latin1(value):
-        raise ConfigError(f"option 'headers' has a value for {name!r} that cannot stand in a header", option="headers")
+        raise ConfigError(f"option {option!r} has a value for {name!r} that cannot stand in a header", option=option)
     if name.lower() in _OURS:
         raise ConfigError(f"option 'headers' sets {name!r}, which Forebay sets itself", option="headers")
 
@@ -138,7 +138,7 @@ def _authorization(options: Mapping[str, object], userinfo: tuple[str, str] | No
             raise ConfigError(
                 "options 'bearer_token' and 'username'/'password' exclude each other", option="bearer_token"
             )
-        _check_header("Authorization", str(token))
+        _check_header("Authorization", str(token), option="bearer_token")
         return "option 'bearer_token'", f"Bearer {token}"
     if password is not None and username is None:
         raise ConfigError("option 'password' is given without 'username'", option="password")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
-__all__ = ["proxy_for"]
+__all__ = ["no_proxy_at_all", "proxy_for"]
 
 
 def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
@@ -23,6 +23,11 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
     if not proxy or _excluded(host, _variable(environ, "no_proxy") or ""):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def no_proxy_at_all(environ: Mapping[str, str]) -> bool:
+    """Whether NO_PROXY excludes every host. obstore takes ``*`` for names only, not for addresses."""
+    return "*" in [pattern.strip() for pattern in (_variable(environ, "no_proxy") or "").split(",")]
 
 
 def _variable(environ: Mapping[str, str], name: str) -> str | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
+from forebay._url import redact
 from forebay.exceptions import InvalidURLError
 
-__all__ = ["Target", "origin_of", "parse_target", "quote_key"]
+__all__ = ["Target", "check_key", "origin_of", "parse_target", "quote_key"]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# A key's own characters, percent-encoded; "+" too, because S3 reads a bare one in a path as a space.
-_KEY_SAFE = "/~!*'():@$,;=&"
 # A root's path and query are already encoded: only what cannot stand in a request line is repaired.
 _ROOT_SAFE = "%/~!*'():@$,;=&+?[]|^"
 
@@ -38,7 +36,7 @@ class Target:
 
     def shown(self, key: str) -> str:
         """The URL of ``key`` for errors and logs."""
-        return self.origin + (f"{self.root}/{quote_key(key, strict=False)}" if key else self.path or "/")
+        return self.origin + (f"{self.root}/{quote_key(key)}" if key else self.path or "/")
 
 
 def parse_target(url: str) -> Target:
@@ -47,7 +45,7 @@ def parse_target(url: str) -> Target:
     Raises:
         InvalidURLError: It has no host, a port that is none, a fragment, or dot segments.
     """
-    shown = re.split(r"[?#]", url, maxsplit=1)[0].rpartition("@")[2] or "the URL"
+    shown = redact(url)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -94,16 +92,25 @@ def origin_of(url: str) -> str | None:
         return None
 
 
-def quote_key(key: str, *, strict: bool = True) -> str:
-    """A key's characters as they stand in a URL path.
+def check_key(key: str) -> None:
+    """Refuse a key that a client or a server would turn into another one.
 
     Raises:
-        InvalidURLError: (only ``strict``) a segment is ``.`` or ``..``, which every client and server resolves, or
-            the key is not Unicode text.
+        InvalidURLError: A segment is ``.`` or ``..``, which both resolve; or empty (a slash at either end, or two in a
+            row), which obstore drops and web servers over a file system read as one; or the key is not Unicode text.
     """
-    if strict and any(segment in (".", "..") for segment in key.split("/")):
-        raise InvalidURLError(f"key {key!r} has a '.' or '..' segment, which http resolves: it cannot be asked for")
+    for segment in key.split("/") if key else ():
+        if segment in ("", ".", ".."):
+            raise InvalidURLError(
+                f"key {key!r} has the segment {segment!r}, which http clients and servers resolve to another key; "
+                "give the whole URL as the root and an empty key to request it as it is"
+            )
     try:
-        return quote(key, safe=_KEY_SAFE, errors="strict" if strict else "replace")
+        key.encode()
     except UnicodeEncodeError:
         raise InvalidURLError(f"key {key!r} is not Unicode text, and http has no way to name it") from None
+
+
+def quote_key(key: str) -> str:
+    """A key's characters as they stand in a URL path."""
+    return quote(key, safe="/", errors="replace")
