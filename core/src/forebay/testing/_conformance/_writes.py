@@ -52,7 +52,10 @@ class WriteTests(SuiteBase):
             await downloader.aupload_file(key, tmp_path / "source")
             await downloader.aclose()
 
-        run_async(main())
+        try:
+            run_async(main())
+        except UnsupportedOperationError as error:
+            pytest.skip(f"the backend cannot upload: {error}")
         store.adopt(key)
         assert downloader.download_bytes(key) == b"0123456789"
 
