@@ -49,8 +49,10 @@ class WriteTests(SuiteBase):
         key = store.key("up.bin")
 
         async def main() -> None:
-            await downloader.aupload_file(key, tmp_path / "source")
-            await downloader.aclose()
+            try:
+                await downloader.aupload_file(key, tmp_path / "source")
+            finally:
+                await downloader.aclose()
 
         try:
             run_async(main())
