@@ -55,7 +55,7 @@ def _key_refusal(target: Target, key: str) -> str | None:
 
 
 class Choice:
-    """The decision for one root: what is known before the first request, and what the responses have shown since."""
+    """The decision for one root and process: what is known before a request, and what responses have shown since."""
 
     def __init__(self, target: Target, options: HttpOptions) -> None:
         self._target = target
@@ -72,18 +72,15 @@ class Choice:
         """obstore has served an object of this root."""
         self._served = True
 
-    def handed_over(self, key: str, reason: str) -> None:
+    def handed_over(self, key: str, handover: Handover) -> str:
         """The next request for ``key`` goes to aiohttp at once; after a few such keys, every request of the root."""
+        reason = handover.reason
+        if not handover.lasting:
+            return reason
         with self._lock:
             self._keys[key] = reason
             if len(self._keys) >= _ENOUGH and not self._served:
                 self._root_reason = reason
             while len(self._keys) > _REMEMBERED:
                 del self._keys[next(iter(self._keys))]
-
-    def __getstate__(self) -> tuple[Target, str | None]:
-        return self._target, self._root_reason
-
-    def __setstate__(self, state: tuple[Target, str | None]) -> None:
-        self._target, self._root_reason = state
-        self._keys, self._served, self._lock = {}, False, threading.Lock()
+        return reason

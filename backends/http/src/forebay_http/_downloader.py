@@ -49,7 +49,6 @@ class HttpDownloader(Downloader):
         self._target = parse_target(root)
         self._settings = parse_options(self.options, self._target.userinfo)
         self._secrets = _secrets(self._target, self._settings)
-        self._choice = Choice(self._target, self._settings)
         self._head_refused = False
         self._told: set[str] = set()
         # One set of clients a process: after a fork the child makes its own and leaves the parent's alone.
@@ -163,16 +162,16 @@ class HttpDownloader(Downloader):
     ) -> T:
         check_key(key)
         clients = self._here()
-        if self._choice.against(key) is None and _fork.needs_check():
+        if clients.choice.against(key) is None and _fork.needs_check():
             _fork.check_alive()
-        reason = self._choice.against(key)
+        reason = clients.choice.against(key)
         if reason is None:
             try:
                 result = fast(clients.obstore)
             except Handover as exc:
-                reason = self._hand_over(key, exc)
+                reason = clients.choice.handed_over(key, exc)
             else:
-                self._choice.served()
+                clients.choice.served()
                 return result
         self._tell(key, reason)
         return clients.loop.run(other(clients.aiohttp))
@@ -180,24 +179,19 @@ class HttpDownloader(Downloader):
     async def _async(self, key: str, call: Callable[[Any], Awaitable[T]]) -> T:
         check_key(key)
         clients = self._here()
-        if self._choice.against(key) is None and _fork.needs_check():
+        if clients.choice.against(key) is None and _fork.needs_check():
             await _fork.check_alive_async()
-        reason = self._choice.against(key)
+        reason = clients.choice.against(key)
         if reason is None:
             try:
                 result = await call(clients.obstore)
             except Handover as exc:
-                reason = self._hand_over(key, exc)
+                reason = clients.choice.handed_over(key, exc)
             else:
-                self._choice.served()
+                clients.choice.served()
                 return result
         self._tell(key, reason)
         return await call(clients.aiohttp)
-
-    def _hand_over(self, key: str, handover: Handover) -> str:
-        if handover.lasting:
-            self._choice.handed_over(key, handover.reason)
-        return handover.reason
 
     def _tell(self, key: str, reason: str) -> None:
         if reason in self._told or self._settings.driver == "fsspec":
@@ -240,6 +234,7 @@ class _Clients:
         self._lock = threading.Lock()
         self._obstore: ObstoreDriver | None = None
         self._aiohttp: AiohttpDriver | None = None
+        self.choice = Choice(target, options)
         self.loop = LoopThread()
 
     @property
