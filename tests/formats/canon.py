@@ -30,7 +30,8 @@ def _pieces(value: Any) -> list[bytes]:
 
 def _leaf(value: Any) -> bytes:
     if isinstance(value, np.ndarray):
-        return b"n" + str(value.dtype).encode() + str(value.shape).encode() + value.tobytes()
+        elements: bytes = value.tobytes()
+        return b"n" + str(value.dtype).encode() + str(value.shape).encode() + elements
     if isinstance(value, bytes | bytearray | memoryview):
         return b"b" + bytes(value)
     if isinstance(value, bool):
@@ -48,10 +49,13 @@ def _foreign(value: Any) -> bytes:
     torch, pillow = sys.modules.get("torch"), sys.modules.get("PIL.Image")
     if torch is not None and isinstance(value, torch.Tensor):
         if not value.ndim:
-            return b"t0" + str(value.item()).encode()
+            number: str = str(value.item())
+            return b"t0" + number.encode()
         raw: bytes = value.contiguous().view(torch.uint8).numpy().tobytes()
-        return b"t" + str(value.dtype).encode() + str(tuple(value.shape)).encode() + raw
+        head: bytes = str(value.dtype).encode() + str(tuple(value.shape)).encode()
+        return b"t" + head + raw
     if pillow is not None and isinstance(value, pillow.Image):
         pixels: bytes = value.tobytes()
-        return b"i" + value.mode.encode() + str(value.size).encode() + pixels
+        mode: bytes = value.mode.encode()
+        return b"i" + mode + str(value.size).encode() + pixels
     raise TypeError(type(value))

@@ -1,4 +1,4 @@
-"""Reads a local litdata folder with our format alone: no engine, no cache. What tests of formats and of pack look through."""
+"""Reads a local litdata folder with our format alone, without engine and cache."""
 
 from __future__ import annotations
 

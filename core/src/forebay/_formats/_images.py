@@ -18,9 +18,25 @@ def _load(module: str, remedy: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
+        if error.name not in (module, module.partition(".")[0]):
             raise
         raise MissingDependencyError(f"the dataset holds images; reading them needs {remedy}") from error
+
+
+#: Bytes of a pixel. Compared with the number of bytes first: Pillow takes the memory before it looks at the data, and a
+#: damaged width asks for terabytes.
+_PIXEL = {
+    "L": 1, "P": 1, "LA": 2, "PA": 2, "La": 2, "RGB": 3, "YCbCr": 3, "LAB": 3, "HSV": 3, "RGBA": 4, "RGBa": 4,
+    "RGBX": 4, "CMYK": 4, "I": 4, "F": 4, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2,
+}  # fmt: skip
+
+
+def _raw_size(mode: str, width: int, height: int) -> int:
+    if mode == "1":
+        return (width + 7) // 8 * height
+    if mode not in _PIXEL:
+        raise IntegrityError(f"an image has the unknown mode {mode!r}")
+    return width * height * _PIXEL[mode]
 
 
 class RawImageLeaf(Leaf):
@@ -41,6 +57,8 @@ class RawImageLeaf(Leaf):
         if begin > end:
             raise IntegrityError(f"an image's mode of {length} bytes does not fit into {end - start} bytes")
         mode = str(chunk.view[start + self._head.size : begin], "ascii")
+        if _raw_size(mode, width, height) != end - begin:
+            raise IntegrityError(f"an image of {width} x {height} in mode {mode} does not take {end - begin} bytes")
         return self._image.frombytes(mode, (width, height), chunk.view[begin:end])
 
 
@@ -56,7 +74,7 @@ class EncodedImageLeaf(Leaf):
         try:
             image = self._image.open(io.BytesIO(chunk.view[start:end]))
             image.load()
-        except (OSError, SyntaxError) as error:  # Pillow's ways of saying that a file is broken
+        except (OSError, SyntaxError, self._image.DecompressionBombError) as error:  # Pillow's words for a broken file
             raise IntegrityError(f"an image cannot be decoded: {error}") from error
         return image
 

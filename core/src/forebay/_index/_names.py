@@ -9,7 +9,7 @@ __all__ = ["first_bad_name", "name_fault"]
 
 #: What nearly every chunk is called; anything else takes the slow, exact way.
 _PLAIN = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_\-.]*").fullmatch
-_DRIVE = re.compile(r"[A-Za-z]:")
+_DRIVE = re.compile(r".:")  # Windows takes any character before a colon for a drive
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
