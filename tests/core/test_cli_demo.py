@@ -86,8 +86,6 @@ def test_bar_is_for_terminals(tmp_path: Path) -> None:
     assert b"making a dataset" in shown
     assert b"streaming" in shown
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is shown again"
-        "cursor shown again"
-    )
 
 
 def test_demo_without_the_http_backend_says_what_to_install(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ README = (ROOT / "README.md").read_text()
 CI = (ROOT / ".ci" / "run").read_text()
 
 # In pieces, or this file would find itself.
-WORKPLACE = re.compile("|".join(["/wo" + "rk/", "/fa" + "rm/", "/ro" + "ot/", r"\.\./sha" + "red", "/opt" + "/fb"]))
+WORKPLACE = re.compile(
+    "|".join(["/wo" + "rk/", "/fa" + "rm/", r"(?<!\.)/ro" + "ot/", r"\.\./sha" + "red", "/opt" + "/fb"])
+)
 PUBLIC_HOSTS = {
     "127.0.0.1",
     "data.example.org",
@@ -127,14 +129,16 @@ def test_no_test_sleeps() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in tracked("tests/*.py")
+        if "benchmarks" not in path.parts
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep")
+        if "#" not in path.read_text().splitlines()[node.lineno - 1]
     ]
-    assert not found, "wait on an event with a deadline"
+    assert not found, "wait on an event with a deadline, or say on the line why the sleep is what is tested"
 
 
 def test_nothing_unfinished_in_the_product() -> None:
-    mark = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|NotImplemented" + "Error")
+    mark = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|raise NotImplemented" + "Error")
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in tracked("core/*.py", "backends/*.py", "plugins/*.py")

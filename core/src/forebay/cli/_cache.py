@@ -77,7 +77,7 @@ def gc(state: State, cache_dir: str | None) -> None:
 @common_options
 @click.pass_obj
 def clear(state: State, cache_dir: str | None) -> None:
-    """Remove every chunk that nobody uses at the moment."""
+    """Remove every chunk. Those in use stay, and make it exit with 1."""
     _shrink(state, "clear", cache_dir)
 
 

@@ -114,7 +114,8 @@ def _copy(source: Path, target: Path) -> None:
     target = target.resolve()  # a link stays a link, what it points to is replaced
     if target.exists() and not target.is_file():
         # A device or a pipe is written to; to put a file in its place would take /dev/null away.
-        shutil.copyfile(source, target)
+        with open(source, "rb") as reader, open(target, "wb") as writer:
+            shutil.copyfileobj(reader, writer, 1 << 20)
         return
     temp = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
