@@ -47,6 +47,7 @@ class SimpleLimiter:
         self.moved_bytes = self.throttles = 0
         self.granted: list[tuple[int, ...]] = []
         self._changed = asyncio.Condition()
+        self._progress = asyncio.Event()
 
     @asynccontextmanager
     async def slot(self, priority: tuple[int, ...], nbytes: int) -> AsyncIterator[None]:
@@ -70,6 +71,14 @@ class SimpleLimiter:
 
     def moved(self, nbytes: int) -> None:
         self.moved_bytes += nbytes
+        self._progress.set()
+
+    async def until_moved(self, nbytes: int) -> None:
+        """Return once so many bytes have arrived."""
+        async with asyncio.timeout(10):
+            while self.moved_bytes < nbytes:
+                self._progress.clear()
+                await self._progress.wait()
 
     def throttled(self) -> None:
         self.throttles += 1
@@ -135,7 +144,7 @@ class PlainHTTP(_HTTP):
     def download_fileobj(self, key: str, fileobj: SupportsWrite) -> None:
         connection, response = self.open(key, {})
         try:
-            while piece := response.read(64 * 1024):
+            while piece := response.read1(64 * 1024):
                 fileobj.write(piece)
             if response.length:
                 raise IncompleteBodyError(f"{response.length} bytes of {key} are missing")

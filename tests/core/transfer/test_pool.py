@@ -1,0 +1,187 @@
+"""Daemon threads for blocking calls: bounded, abandoned when they never end, gone after a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from servers.transfer_kit import with_pool
+
+from forebay._transfer import DaemonPool
+from forebay.exceptions import PrefetchClosedError
+from forebay.testing import run_async
+
+
+def test_results_errors_and_reuse() -> None:
+    def use(pool: DaemonPool) -> None:
+        async def main() -> None:
+            assert await asyncio.gather(*(pool.run(lambda n: n * n, n) for n in range(50))) == [
+                n * n for n in range(50)
+            ]
+            for call in (pool.run, pool.work):
+                with pytest.raises(KeyError, match="x"):
+                    await call(dict[str, int]().__getitem__, "x")
+                with pytest.raises(RuntimeError, match="StopIteration"):
+                    await call(next, iter(()))
+
+        run_async(main())
+
+    with_pool(use)
+
+
+def test_bound_holds_and_calls_overlap() -> None:
+    running = most = 0
+    lock, full = threading.Lock(), threading.Barrier(4)
+
+    def call() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        full.wait(10)
+        with lock:
+            running -= 1
+
+    async def main() -> None:
+        pool = DaemonPool("test-bound", 4)
+        await asyncio.gather(*(pool.run(call) for _ in range(12)))
+        assert pool.close(5.0) == []
+
+    run_async(main())
+    assert most == 4
+
+
+def test_abandoned_call_frees_its_place_and_is_named_at_close() -> None:
+    release = threading.Event()
+
+    def stuck() -> None:
+        release.wait(30)
+
+    async def main() -> None:
+        pool = DaemonPool("test-stuck", 1)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(pool.run(stuck))
+            await asyncio.sleep(0.05)
+            task.cancel()
+        assert await pool.run(lambda: 5) == 5
+        begin = time.monotonic()
+        names = pool.close(0.1)
+        assert time.monotonic() - begin < 2.0
+        assert names == ["test_abandoned_call_frees_its_place_and_is_named_at_close.<locals>.stuck"]
+        with pytest.raises(PrefetchClosedError):
+            await pool.run(lambda: 5)
+        assert await pool.work(lambda: 6) == 6
+
+    try:
+        run_async(main())
+    finally:
+        release.set()
+
+
+def test_close_drops_what_waits() -> None:
+    release = threading.Event()
+
+    async def main() -> None:
+        pool = DaemonPool("test-drop", 1)
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(pool.run(release.wait, 30))
+            await asyncio.sleep(0.05)
+            second = group.create_task(asyncio.wait([asyncio.ensure_future(pool.run(lambda: 1))]))
+            await asyncio.sleep(0.05)
+            assert len(pool.close(0.0)) == 1
+            (done,), _ = await second
+            assert isinstance(done.exception(), PrefetchClosedError)
+            release.set()
+            assert await first is True
+
+    run_async(main())
+
+
+def test_work_has_ended_when_a_cancelled_caller_goes_on() -> None:
+    """Else a descriptor that the caller closes could be written to under its next owner."""
+    started, ended = threading.Event(), threading.Event()
+
+    def call() -> None:
+        started.set()
+        time.sleep(0.2)  # work that cannot be interrupted
+        ended.set()
+
+    async def main() -> None:
+        pool = DaemonPool("test-work")
+        async with asyncio.TaskGroup() as group:
+
+            async def caller() -> None:
+                try:
+                    await pool.work(call)
+                finally:
+                    assert ended.is_set()
+
+            task = group.create_task(caller())
+            await asyncio.to_thread(started.wait, 10)
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+        assert task.cancelled()
+        pool.close(1.0)
+
+    run_async(main())
+
+
+EXIT = """
+import asyncio, threading
+from forebay._transfer import DaemonPool
+async def main():
+    pool = DaemonPool("stuck")
+    try:
+        async with asyncio.timeout(0.1):
+            await pool.run(threading.Event().wait)
+    except TimeoutError:
+        print(len(pool.close(0.0)))
+asyncio.run(main())
+"""
+
+
+def test_interpreter_exits_with_a_call_that_never_returns_a11() -> None:
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+FORK = """
+import asyncio, os, threading
+from forebay._transfer import DaemonPool
+pool = DaemonPool("forked", 2)
+hold = threading.Event()
+async def main():
+    tasks = [asyncio.ensure_future(pool.run(hold.wait)) for _ in range(2)]
+    assert await pool.work(int, "7") == 7
+    await asyncio.sleep(0.05)
+    pid = os.fork()
+    if pid == 0:
+        return True
+    hold.set()
+    await asyncio.gather(*tasks)
+    _, status = os.waitpid(pid, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+    return False
+async def child():
+    async with asyncio.timeout(10):
+        assert await pool.run(int, "5") == 5
+        assert await pool.work(int, "6") == 6
+    assert pool.close(1.0) == []
+    os._exit(42)
+loop = asyncio.new_event_loop()
+if loop.run_until_complete(main()):
+    asyncio.events._set_running_loop(None)
+    asyncio.run(child())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_forked_child_starts_anew_j1_j6() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout.splitlines() == ["42"], done.stderr
