@@ -74,12 +74,20 @@ class Uploader:
         """Close the downloader and end the loop."""
         try:
             if self._loop is not None:
-                self._run(self._downloader.aclose(), _CLOSE_DEADLINE)
+                self._run(self._finish(), _CLOSE_DEADLINE)
         finally:
             try:
                 self._downloader.close()
             finally:
                 self._end_loop()
+
+    async def _finish(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await self._downloader.aclose()
+        finally:
+            await loop.shutdown_asyncgens()
+            await loop.shutdown_default_executor()  # where the hook ran something in a thread
 
     def _end_loop(self) -> None:
         if self._loop is None or self._thread is None:
