@@ -1,0 +1,262 @@
+"""`ChunkedDataset`: items by number and by iteration, whatever the store and the layout behind them."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
+
+import numpy as np
+
+from forebay._formats import ChunkReader, DatasetFormat
+from forebay._plan import EpochPlan, Step
+from forebay._readers import OpenChunks
+from forebay._source import ChunkSession, ChunkSource
+from forebay._stats import Counters
+from forebay.exceptions import CacheError, ConfigError, PrefetchClosedError, PrefetchError
+from forebay.types import Stats
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from forebay._open import DatasetSpec
+
+__all__ = ["ChunkedDataset"]
+
+logger = logging.getLogger("forebay")
+
+#: Items are decoded this many at a time, or as many as this number of bytes holds, whichever is less.
+BATCH_ITEMS = 256
+BATCH_BYTES = 4 << 20
+
+
+class ChunkedDataset:
+    """A dataset whose items come from chunks. `forebay.open_dataset` makes it.
+
+    ``ds[i]``, slices and `get_batch` use storage order; iteration follows the plan, and each completed one advances
+    the epoch unless `set_epoch` was called. Use it as a context manager, or `close` it: what is left open is closed
+    when the dataset is collected or the interpreter ends.
+    """
+
+    def __init__(self, spec: DatasetSpec, layout: DatasetFormat, source: ChunkSource, counters: Counters) -> None:
+        self._spec = spec
+        self._layout = layout
+        self._source = source
+        self._counters = counters
+        self._index = layout.index
+        self._starts: NDArray[np.int64] = self._index.starts
+        mean = max((self._index.decoded_total or 0) // max(len(self), 1), 1)
+        self._batch_items = max(min(BATCH_ITEMS, BATCH_BYTES // mean), 1)
+        self._epoch = 0
+        self._epoch_is_set = False
+        self._closed = False
+        self._random_access = OpenChunks(self._open_missing)
+        self._sessions: weakref.WeakSet[_Held] = weakref.WeakSet()
+        self._current: tuple[int, int, ChunkReader | None] = (0, 0, None)
+        self._finalizer = weakref.finalize(self, _close_source, source, os.getpid())
+        if spec.shuffle:
+            source.check_window(spec.shuffle_window)
+
+    @property
+    def url(self) -> str:
+        """The dataset's URL without secrets."""
+        return self._spec.shown_url
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration reads."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        return self._index.items
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        if isinstance(index, slice):
+            return self.get_batch(range(*index.indices(len(self))))
+        number = operator.index(index)
+        first, stop, reader = self._current
+        if reader is not None and first <= number < stop:
+            self._counters.add(items=1)
+            return reader.read(number - first)
+        return self.get_batch([number])[0]
+
+    def get_batch(self, indices: Sequence[SupportsIndex] | NDArray[np.integer[Any]]) -> list[Any]:
+        """Return the items of ``indices``, in their order; each chunk is decoded in one call.
+
+        Raises:
+            IndexError: An index lies outside of the dataset.
+        """
+        numbers = self._check_indices(indices)
+        if self._closed:
+            raise PrefetchClosedError(f"the dataset {self.url} is closed")
+        if not len(numbers):
+            return []
+        chunks, offsets = self._index.locate_many(numbers)
+        wanted = np.unique(chunks)
+        items: list[Any] = [None] * len(numbers)
+        for group in np.array_split(wanted, -(-len(wanted) // 8)):
+            readers = self._random_access.get(group.tolist())
+            for chunk, reader in readers.items():
+                where = np.flatnonzero(chunks == chunk)
+                for place, item in zip(where.tolist(), reader.read_many(offsets[where]), strict=True):
+                    items[place] = item
+                self._current = (int(self._starts[chunk]), int(self._starts[chunk + 1]), reader)
+        self._counters.add(items=len(items))
+        return items
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that iterations read, until it is chosen again."""
+        if not isinstance(epoch, int) or epoch < 0:
+            raise ConfigError(f"epoch must be an int of at least 0, not {epoch!r}", option="epoch")
+        self._epoch = epoch
+        self._epoch_is_set = True
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._closed:
+            raise PrefetchClosedError(f"the dataset {self.url} is closed")
+        return self._iterate(self._epoch)
+
+    def stats(self) -> Stats:
+        """Counters since the dataset was opened in this process."""
+        return self._counters.snapshot(evictions=self._source.evictions)
+
+    def close(self) -> None:
+        """Stop every iteration, let go of every lease and connection. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for held in list(self._sessions):
+            held.close()
+        self._random_access.clear()
+        self._current = (0, 0, None)
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ChunkedDataset {self.url}: {len(self)} items in {len(self._index)} chunks>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from forebay._open import reopen
+
+        return reopen, (self._spec, self._epoch, self._epoch_is_set)
+
+    def _check_indices(self, indices: Sequence[SupportsIndex] | NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        if isinstance(indices, np.ndarray) and np.issubdtype(indices.dtype, np.integer):
+            numbers = indices.astype(np.int64)
+        elif isinstance(indices, range):
+            numbers = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
+        else:
+            numbers = np.fromiter((operator.index(i) for i in indices), np.int64, len(indices))
+        length = len(self)
+        wrong = (numbers < -length) | (numbers >= length)
+        if wrong.any():
+            raise IndexError(f"index {int(numbers[wrong][0])} is out of range for {self.url} with {length} items")
+        return np.where(numbers < 0, numbers + length, numbers)
+
+    def _open_missing(self, chunks: Sequence[int]) -> list[tuple[ChunkReader, Path]]:
+        opened = []
+        with closing(self._hold(chunks, ahead=len(chunks) - 1)) as held:
+            for place, chunk in enumerate(chunks):
+                path = held.session.take(place)
+                opened.append((self._layout.open_chunk(path, chunk), path))
+                held.session.done(place)
+        return opened
+
+    def _hold(self, order: Sequence[int], *, ahead: int | None) -> _Held:
+        held = _Held(self._source.session(order, ahead=ahead))
+        self._sessions.add(held)
+        return held
+
+    def _iterate(self, epoch: int) -> Iterator[Any]:
+        spec = self._spec
+        window = spec.shuffle_window if spec.shuffle else 0
+        plan = EpochPlan(sizes=np.diff(self._starts), seed=spec.seed, epoch=epoch, window=window)
+        order = plan.chunks()
+        readers: dict[int, ChunkReader] = {}
+        with closing(self._hold(order.tolist(), ahead=spec.ahead)) as held:
+            for step in plan.steps(order):
+                reader = self._enter_chunk(held.session, int(order[step.place]), step.place)
+                if reader is not None:
+                    readers[step.place] = reader
+                for batch in self._batches(step, readers):
+                    yield from batch
+                    if self._closed:
+                        raise PrefetchClosedError(f"the dataset {self.url} was closed during an iteration")
+                for place in step.finished:
+                    readers.pop(place, None)
+                    held.session.done(place)
+        if not self._epoch_is_set and self._epoch == epoch:
+            self._epoch += 1
+
+    def _enter_chunk(self, session: ChunkSession, chunk: int, place: int) -> ChunkReader | None:
+        try:
+            return self._layout.open_chunk(session.take(place), chunk)
+        except (CacheError, PrefetchError, ConfigError):
+            raise
+        except Exception as exc:  # on_error="skip" covers whatever a store or a stranger's hook raises
+            if self._spec.on_error != "skip":
+                raise
+            session.done(place)
+            self._counters.add(skipped_chunks=1)
+            logger.warning("chunk %s of %s is skipped: %s", self._index.chunk(chunk).name, self.url, exc)
+            return None
+
+    def _batches(self, step: Step, readers: dict[int, ChunkReader]) -> Iterator[list[Any]]:
+        for begin in range(0, len(step.offsets), self._batch_items):
+            part = slice(begin, begin + self._batch_items)
+            with self._counters.timed("decode"):
+                if step.places is None:
+                    reader = readers.get(step.place)
+                    batch = [] if reader is None else reader.read_many(step.offsets[part])
+                else:
+                    batch = _mixed(step.places[part], np.asarray(step.offsets[part]), readers)
+            self._counters.add(items=len(batch))
+            yield batch
+
+
+class _Held:
+    """A session that the dataset can find again, to close it."""
+
+    def __init__(self, session: ChunkSession) -> None:
+        self.session = session
+
+    def close(self) -> None:
+        self.session.close()
+
+
+def _mixed(places: NDArray[np.int64], offsets: NDArray[np.int64], readers: dict[int, ChunkReader]) -> list[Any]:
+    """Decode samples of several chunks, one call a chunk, and put them back into their order."""
+    slots: list[Any] = [_SKIPPED] * len(places)
+    for place in np.unique(places).tolist():
+        reader = readers.get(place)
+        if reader is None:
+            continue
+        where = np.flatnonzero(places == place)
+        for slot, item in zip(where.tolist(), reader.read_many(offsets[where]), strict=True):
+            slots[slot] = item
+    return [item for item in slots if item is not _SKIPPED]
+
+
+_SKIPPED = object()
+
+
+def _close_source(source: ChunkSource, pid: int) -> None:
+    if pid == os.getpid():
+        source.close()

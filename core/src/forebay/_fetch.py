@@ -1,0 +1,295 @@
+"""`fetch`: one object as a local file, through the same cache, engine and errors as a dataset's chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from forebay import _config, _registry, _url
+from forebay._cache import ChunkKey, Ready
+from forebay._prefetch import ChunkRequest, EngineHandle, IOFuture, io_thread, open_engine, wait_for
+from forebay._source import close_downloader, location
+from forebay._transfer import Source, TransferPolicy, stat_object
+from forebay.downloader import Downloader, probe
+from forebay.exceptions import ObjectNotFoundError, StorageTimeoutError
+
+__all__ = ["afetch", "fetch", "release"]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """One call of `fetch` under way."""
+
+    shown: str
+    backend: str
+    engine: EngineHandle
+    request: ChunkRequest
+    revalidate: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """What a returned path keeps, once for each fetch of it: a lease, and a reference to the engine behind it."""
+
+    engine: EngineHandle
+    request: ChunkRequest
+    pid: int
+
+
+_lock = threading.Lock()
+_held: dict[Path, list[_Held]] = {}
+_validated: set[tuple[str, ChunkKey]] = set()
+
+
+def fetch(
+    url: str | os.PathLike[str],
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    max_cache_bytes: int | str | None = None,
+    options: Mapping[str, object] | None = None,
+    revalidate: bool = True,
+    timeout: float | None = None,
+) -> Path:
+    """Return a local file with the object's bytes as they are stored, never decompressed.
+
+    The path keeps the object's suffix, and cannot be evicted until `release` or the end of the process. Another fetch
+    of the same URL is served by the cache; once a process it asks the store whether the object is still the same. A
+    local path is returned as it is.
+
+    Args:
+        url: The object. Its identity is the whole URL less the signature parameters of known presign schemes.
+        cache_dir: The cache directory; None takes the configured one.
+        max_cache_bytes: The cache's budget; None keeps the recorded one.
+        options: Options of the backend.
+        revalidate: Whether a cached copy is compared with the store.
+        timeout: Seconds for the whole call; None sets no limit while bytes move.
+
+    Raises:
+        ObjectNotFoundError: There is no such object.
+        StorageTimeoutError: ``timeout`` seconds have passed.
+        StorageError: The store refused or failed.
+        CacheError: The cache cannot hold the object.
+    """
+    local = _local(url, options)
+    if local is not None:
+        return local
+    call = _start(url, cache_dir, max_cache_bytes, options, revalidate)
+    thread = io_thread()
+    future = thread.submit(lambda: _obtain(call))
+    try:
+        ready = wait_for(future, thread, timeout)
+    except FutureTimeoutError as exc:
+        if future.done():
+            _drop(call, future)
+            raise
+        _drop(call, future)
+        raise _too_slow(call, timeout) from exc
+    except BaseException:
+        _drop(call, future)
+        raise
+    return _hold(call, ready)
+
+
+async def afetch(
+    url: str | os.PathLike[str],
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    max_cache_bytes: int | str | None = None,
+    options: Mapping[str, object] | None = None,
+    revalidate: bool = True,
+    timeout: float | None = None,
+) -> Path:
+    """Async twin of `fetch`: the work runs on Forebay's own I/O thread, and cancelling the call cancels it."""
+    local = _local(url, options)
+    if local is not None:
+        return local
+    # Opening the cache touches the disk, which the caller's loop should not wait for.
+    call = await asyncio.to_thread(_start, url, cache_dir, max_cache_bytes, options, revalidate)
+    future = io_thread().submit(lambda: _obtain(call))
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            ready = await asyncio.wrap_future(future)
+    except TimeoutError as exc:
+        _drop(call, future)
+        if limit.expired():
+            raise _too_slow(call, timeout) from exc
+        raise
+    except BaseException:
+        _drop(call, future)
+        raise
+    return _hold(call, ready)
+
+
+def release(path: str | os.PathLike[str]) -> None:
+    """Let go of a path that `fetch` returned; the file may be evicted once every fetch of it was released.
+
+    A local path that `fetch` returned as it is, and a path released before, are none of our business: nothing happens.
+    """
+    with _lock:
+        entries = _held.get(Path(path))
+        held = entries.pop() if entries else None
+        if entries is not None and not entries:
+            del _held[Path(path)]
+    if held is not None and held.pid == os.getpid():
+        held.engine.engine().give_back(held.request)
+        held.engine.close()
+
+
+def _local(url: str | os.PathLike[str], options: Mapping[str, object] | None) -> Path | None:
+    parsed = _url.parse_url(url)
+    if parsed.scheme != "file":
+        return None
+    _registry.resolve(url, options)  # an option that means nothing here is an error, as everywhere
+    path = _url.local_path(parsed)
+    if not path.is_file():
+        raise ObjectNotFoundError(f"there is no file {path}", url=str(path), key=path.name, backend="file")
+    return path
+
+
+def _start(
+    url: str | os.PathLike[str],
+    cache_dir: str | os.PathLike[str] | None,
+    max_cache_bytes: int | str | None,
+    options: Mapping[str, object] | None,
+    revalidate: bool,
+) -> _Call:
+    resolved = _registry.resolve(url, options)
+    root, key = _url.split_object(resolved.url)
+    budget = None if max_cache_bytes is None else _config.parse_size(max_cache_bytes)
+    engine = open_engine(None if cache_dir is None else Path(cache_dir).absolute(), max_bytes=budget)
+    try:
+        downloader = _downloader(resolved, root)
+        shown = _url.redact(str(resolved.url))
+        name = key or str(resolved.url).split("?", 1)[0].split("#", 1)[0]
+        request = ChunkRequest(
+            key=ChunkKey(
+                dataset=hashlib.blake2b(b"objects", digest_size=16).hexdigest(),
+                url=shown,
+                identity=location(resolved),
+                suffix=PurePosixPath(name).suffix,
+            ),
+            source=Source(
+                downloader=downloader,
+                capabilities=probe(downloader),
+                key=key,
+                url=shown,
+                backend=resolved.backend.name,
+                stored_bytes=None,
+                decoded_bytes=None,
+                codec=None,
+                digest=None,
+                standalone=True,
+            ),
+            policy=TransferPolicy.from_options(resolved.options),
+            hard=True,
+        )
+        return _Call(shown=shown, backend=resolved.backend.name, engine=engine, request=request, revalidate=revalidate)
+    except BaseException:
+        engine.close()
+        raise
+
+
+async def _obtain(call: _Call) -> Ready:
+    engine, request = call.engine.engine(), call.request
+    ready = await engine.obtain(request)
+    seen = (str(engine.cache.directory), request.key)
+    if not request.fetched and call.revalidate and seen not in _validated:
+        try:
+            fresh = await _is_fresh(call, ready)
+        except BaseException:
+            engine.give_back(request)
+            raise
+        if not fresh:
+            await engine.steady(engine.cache.discard, request.key)
+            engine.give_back(request)
+            ready = await engine.obtain(request)
+    _validated.add(seen)
+    return ready
+
+
+async def _is_fresh(call: _Call, ready: Ready) -> bool:
+    """Whether the store still has what the cache has; where it cannot be asked cheaply, it counts as changed."""
+    engine, source = call.engine.engine(), call.request.source
+    if not source.capabilities.stat:
+        return False
+    info = await stat_object(source, pool=engine.pool, policy=call.request.policy)
+    known = await engine.steady(engine.cache.meta, call.request.key)
+    etag = (known or {}).get("etag")
+    if etag is not None and info.etag is not None:
+        return etag == info.etag
+    # Equal sizes prove nothing where neither side has a validator.
+    return False
+
+
+def _hold(call: _Call, ready: Ready) -> Path:
+    with _lock:
+        _held.setdefault(ready.path, []).append(_Held(engine=call.engine, request=call.request, pid=os.getpid()))
+    return ready.path
+
+
+def _drop(call: _Call, future: IOFuture[Ready]) -> None:
+    """End a call that nobody waits for any more, whenever its task ends, and give back what it holds."""
+    future.stop()
+    engine = call.engine.engine()
+
+    def give_back(_: object) -> None:
+        engine.give_back(call.request)
+        # Closing joins threads, which the loop's own thread must not do.
+        threading.Thread(target=call.engine.close, name="forebay-close", daemon=True).start()
+
+    future.add_done_callback(give_back)
+
+
+def _too_slow(call: _Call, timeout: float | None) -> StorageTimeoutError:
+    return StorageTimeoutError(
+        f"{call.shown} ({call.backend}) was not there after {timeout} s; give a longer timeout, or none",
+        url=call.shown,
+        key=call.request.source.key,
+        backend=call.backend,
+    )
+
+
+#: Downloaders stay open for the next fetch from the same root, this many of them.
+MAX_DOWNLOADERS = 8
+_downloaders: OrderedDict[tuple[object, ...], Downloader] = OrderedDict()
+
+
+def _downloader(resolved: _registry.Resolved, root: str) -> Downloader:
+    options = tuple(sorted((name, repr(value)) for name, value in resolved.options.items()))
+    key = (os.getpid(), resolved.cls, root, options)
+    with _lock:
+        known = _downloaders.pop(key, None)
+        opened = known if known is not None else _registry.make(resolved, root)
+        _downloaders[key] = opened
+        old = [_downloaders.popitem(last=False)[1] for _ in range(len(_downloaders) - MAX_DOWNLOADERS)]
+    for downloader in old:
+        close_downloader(downloader)
+    return opened
+
+
+def _close_downloaders() -> None:
+    with _lock:
+        opened = [downloader for key, downloader in _downloaders.items() if key[0] == os.getpid()]
+        _downloaders.clear()
+    for downloader in opened:
+        close_downloader(downloader)
+
+
+def _forget_after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _held.clear()
+    _validated.clear()
+    _downloaders.clear()
+
+
+atexit.register(_close_downloaders)
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,18 @@
+"""The engine that turns an order of chunks into ready files: one I/O thread, bounded, single flight, plan order."""
+
+from forebay._prefetch._engine import ChunkRequest, Engine
+from forebay._prefetch._io import IOFuture, IOThread, io_thread, wait_for
+from forebay._prefetch._runtime import EngineHandle, open_engine
+from forebay._prefetch._session import Session
+
+__all__ = [
+    "ChunkRequest",
+    "Engine",
+    "EngineHandle",
+    "IOFuture",
+    "IOThread",
+    "Session",
+    "io_thread",
+    "open_engine",
+    "wait_for",
+]

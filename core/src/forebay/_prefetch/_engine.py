@@ -1,0 +1,317 @@
+"""From a chunk that somebody wants to a ready file with a lease: single flight, room, transfer, verification."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from forebay import _config
+from forebay._cache import Busy, Cache, ChunkKey, Flight, FlightLostError, Ready
+from forebay._prefetch._limiter import InFlight
+from forebay._stats import Counters
+from forebay._transfer import DaemonPool, Source, TransferPolicy, TransferResult, file_digest, transfer
+from forebay.exceptions import CacheFullError, ChecksumMismatchError
+
+__all__ = ["ChunkRequest", "Engine"]
+
+T = TypeVar("T")
+logger = logging.getLogger("forebay")
+
+#: Seconds between two looks at the ledger, while another process has what we wait for.
+POLL_INTERVAL = 0.01
+#: Seconds that a growing chunk of unknown size holds a part of the room before it lets another go first.
+GIVE_WAY_AFTER = 2.0
+#: Seconds between two counts of the processes that share the directory's budget of requests.
+SHARE_INTERVAL = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class ChunkRequest:
+    """One chunk that somebody wants, and what the wish holds in the ledger.
+
+    ``hard`` may be switched on later, when a reader comes to wait for what was prefetched. ``lease`` is None,
+    ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch.
+    """
+
+    key: ChunkKey
+    source: Source
+    policy: TransferPolicy
+    verify: str = "digest"
+    hard: bool = False
+    priority: tuple[int, ...] = (0,)
+    counters: Counters = field(default_factory=Counters)
+    lease: str | None = None
+    flight: Flight | None = None
+    fetched: bool = False
+
+
+class _GiveWay(Exception):
+    """There is no room for the request now, and it must not stand in anybody's way."""
+
+
+class _Room:
+    """Grows one flight's reservation; the transfer asks before it writes."""
+
+    def __init__(self, engine: Engine, request: ChunkRequest, flight: Flight) -> None:
+        self._engine = engine
+        self._request = request
+        self._flight = flight
+
+    async def ensure(self, total: int) -> None:
+        """Return once ``total`` bytes may lie in the temporary file."""
+        engine, request, flight = self._engine, self._request, self._flight
+        begin = _config.monotonic()
+        patience = GIVE_WAY_AFTER * (1 + _config.random().random())
+        while True:
+            flight.hard = request.hard
+            if await engine.steady(flight.reserve, total):
+                return
+            waited = _config.monotonic() - begin
+            if not request.hard or (flight.reserved and waited > patience):
+                raise _GiveWay
+            if waited > engine.room_timeout:
+                raise CacheFullError(
+                    f"no room for {_config.format_size(total)} ({request.key.url}) within {engine.room_timeout:.0f} s:"
+                    f" {await engine.steady(engine.cache.describe)};"
+                    " raise max_cache_bytes or let the other readers go on",
+                    path=str(engine.cache.directory),
+                )
+            flight.beat()
+            await engine.changed()
+
+
+class _Metered:
+    """The shared limiter, as one flight sees it: bytes that move are its sign of life."""
+
+    def __init__(self, limiter: InFlight, flight: Flight) -> None:
+        self._limiter = limiter
+        self._flight = flight
+
+    def slot(self, priority: tuple[int, ...], nbytes: int) -> AbstractAsyncContextManager[None]:
+        """Hold one request and ``nbytes`` in flight."""
+        return self._limiter.slot(priority, nbytes)
+
+    def moved(self, nbytes: int) -> None:
+        """Count bytes that arrived."""
+        self._flight.beat()
+        self._limiter.moved(nbytes)
+
+    def throttled(self) -> None:
+        """Slow down."""
+        self._flight.beat()
+        self._limiter.throttled()
+
+
+class Engine:
+    """Serves chunk requests against one cache directory. Its coroutines run on the I/O thread."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.limiter = InFlight()
+        self.pool = DaemonPool("forebay-hook")
+        self.room_timeout = _config.wait_timeout()
+        self._ledger = DaemonPool("forebay-ledger", 2)
+        self._wakers: set[asyncio.Event] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._shared_at = 0.0
+        self._unsubscribe = cache.subscribe(self._on_change)
+
+    async def steady(self, function: Callable[..., T], /, *args: object) -> T:
+        """Run a short blocking call off the loop, and see it end even when the caller is cancelled.
+
+        What the call does to the ledger is then known to whoever cleans up.
+        """
+        running = asyncio.ensure_future(self._ledger.run(function, *args))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            if not running.cancelled():
+                running.exception()  # seen: the cancellation is what the caller hears of
+            raise
+
+    async def changed(self) -> None:
+        """Return when something may have changed in the cache: at once for this process, soon for another."""
+        self._loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+        self._wakers.add(event)
+        try:
+            async with asyncio.timeout(POLL_INTERVAL):
+                await event.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._wakers.discard(event)
+
+    async def obtain(self, request: ChunkRequest) -> Ready:
+        """Return the ready chunk, with the lease that the request asks for; any error leaves none behind."""
+        healed = False
+        hit = True
+        try:
+            while True:
+                await self._share()
+                outcome = await self.steady(self._acquire, request)
+                hit = hit and isinstance(outcome, Ready)
+                ready = await self._until_ready(request, outcome)
+                if ready is None:
+                    await self.changed()
+                    continue
+                if not await self._sound(request, ready):
+                    await self._heal(request, ready, again=healed)
+                    healed, hit = True, False
+                    continue
+                if request.hard and request.lease == "soft" and not await self.steady(self._harden, request):
+                    continue
+                if hit:
+                    request.counters.add(cache_hits=1)
+                return ready
+        except BaseException:
+            self.give_back(request)
+            raise
+
+    def give_back(self, request: ChunkRequest) -> None:
+        """Let go of whatever the request holds in the ledger."""
+        flight, lease = request.flight, request.lease
+        request.flight = request.lease = None
+        if flight is not None:
+            flight.abort()
+        elif lease is not None:
+            self.cache.release(request.key, hard=lease == "hard")
+
+    def harden(self, request: ChunkRequest) -> bool:
+        """Make sure, from a reader's thread, that what was obtained cannot be evicted; False if it was already."""
+        return request.lease == "hard" or self._harden(request)
+
+    def close(self) -> None:
+        """Let go of the threads; requests that still run fail."""
+        self._unsubscribe()
+        self.pool.close(0.0)
+        self._ledger.close(0.0)
+
+    def _acquire(self, request: ChunkRequest) -> Ready | Busy | Flight:
+        hard = request.hard
+        outcome = self.cache.acquire(request.key, hard=hard)
+        request.lease = "hard" if hard else "soft"
+        request.flight = outcome if isinstance(outcome, Flight) else None
+        return outcome
+
+    def _poll(self, request: ChunkRequest) -> Ready | Busy | Flight:
+        if request.hard and request.lease == "soft":
+            # A reader waits now for what was only prefetched: trade the weak claim for a strong one.
+            outcome = self.cache.acquire(request.key, hard=True)
+            self.cache.release(request.key, hard=False)
+            request.lease = "hard"
+        else:
+            outcome = self.cache.poll(request.key, hard=request.lease == "hard")
+        request.flight = outcome if isinstance(outcome, Flight) else None
+        return outcome
+
+    def _harden(self, request: ChunkRequest) -> bool:
+        if self.cache.harden(request.key):
+            request.lease = "hard"
+            return True
+        request.lease = None
+        return False
+
+    async def _until_ready(self, request: ChunkRequest, outcome: Ready | Busy | Flight) -> Ready | None:
+        """Fetch, or wait for whoever fetches. None: the request gave way and holds nothing."""
+        while not isinstance(outcome, Ready):
+            if isinstance(outcome, Flight):
+                try:
+                    return await self._fetch(request, outcome)
+                except (_GiveWay, FlightLostError):
+                    self.give_back(request)
+                    return None
+            await self.changed()
+            outcome = await self.steady(self._poll, request)
+        return outcome
+
+    async def _fetch(self, request: ChunkRequest, flight: Flight) -> Ready:
+        flight.hard = request.hard
+        try:
+            result = await transfer(
+                request.source,
+                flight.temp,
+                room=_Room(self, request, flight),
+                limiter=_Metered(self.limiter, flight),
+                pool=self.pool,
+                policy=request.policy,
+                priority=request.priority,
+            )
+        except OSError as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise CacheFullError(
+                f"{os.strerror(exc.errno)} while {request.key.url} was written below {self.cache.directory}:"
+                " free some space there, or lower max_cache_bytes",
+                path=str(self.cache.directory),
+            ) from exc
+        self._count(request, result)
+        return await self.steady(self._publish, request, flight, result)
+
+    def _publish(self, request: ChunkRequest, flight: Flight, result: TransferResult) -> Ready:
+        flight.hard = request.hard
+        ready = flight.publish(bytes=result.bytes, digest=result.digest, etag=result.etag)
+        request.flight = None
+        request.fetched = True
+        return ready
+
+    async def _sound(self, request: ChunkRequest, ready: Ready) -> bool:
+        """Whether a chunk that an earlier run left is what it was when it was published."""
+        if ready.trusted:
+            return True
+        try:
+            if request.verify == "size" or ready.digest is None:
+                sound = (await self.steady(os.stat, ready.path)).st_size == ready.bytes
+            else:
+                sound = await self.steady(file_digest, ready.path) == ready.digest
+        except FileNotFoundError:
+            sound = False
+        if sound:
+            await self.steady(self.cache.trust, request.key)
+        return sound
+
+    async def _heal(self, request: ChunkRequest, ready: Ready, *, again: bool) -> None:
+        await self.steady(self.cache.discard, request.key)
+        self.give_back(request)
+        if again:
+            raise ChecksumMismatchError(
+                f"the cached copy of {request.key.url} was damaged, and again after it was fetched anew;"
+                f" check the disk below {self.cache.directory}",
+                url=request.key.url,
+                expected=ready.digest,
+            )
+        logger.warning("the cached copy of %s is damaged; it is fetched again", request.key.url)
+
+    async def _share(self) -> None:
+        now = _config.monotonic()
+        if now - self._shared_at > SHARE_INTERVAL:
+            self._shared_at = now
+            self.limiter.share((await self.steady(self.cache.info)).holders)
+
+    def _count(self, request: ChunkRequest, result: TransferResult) -> None:
+        request.counters.add(
+            chunks_fetched=1, bytes_fetched=result.stored_bytes, requests=result.requests, retries=result.retries
+        )
+        for stage, seconds in result.stages.items():
+            request.counters.stage(stage, seconds)
+
+    def _on_change(self) -> None:
+        loop = self._loop
+        if loop is None or not self._wakers:
+            return
+        try:
+            loop.call_soon_threadsafe(self.wake)
+        except RuntimeError:  # the loop has ended; nobody waits any more
+            return
+
+    def wake(self) -> None:
+        """Let everybody on the loop who waits for a change look again."""
+        for event in self._wakers:
+            event.set()

@@ -1,0 +1,108 @@
+"""The engines of this process: one for each cache directory, shared by all datasets on it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from forebay._cache import Cache, open_cache
+from forebay._prefetch._engine import Engine
+from forebay._prefetch._io import IOThread, after_exit, io_thread
+from forebay.exceptions import PrefetchClosedError
+
+__all__ = ["EngineHandle", "open_engine"]
+
+
+class EngineHandle:
+    """A counted reference to the engine of a cache directory; the last one closed takes the engine with it.
+
+    A handle that crosses a ``fork()`` opens an engine of its own in the child, at first use.
+    """
+
+    def __init__(self, cache_dir: Path | str | None, max_bytes: int | None) -> None:
+        self._cache_dir = cache_dir
+        self._max_bytes = max_bytes
+        self._engine: Engine | None = None
+        self._pid = 0
+        self._closed = False
+        self.engine()
+
+    def engine(self) -> Engine:
+        """The engine, in the process that asks."""
+        with _lock:
+            if self._engine is None or self._pid != os.getpid():
+                if self._closed:
+                    raise PrefetchClosedError("closed: open the dataset again")
+                self._engine = _take(self._cache_dir, self._max_bytes)
+                self._pid = os.getpid()
+            return self._engine
+
+    @property
+    def cache(self) -> Cache:
+        """The cache behind the engine."""
+        return self.engine().cache
+
+    @property
+    def thread(self) -> IOThread:
+        """The I/O thread of the process that asks."""
+        return io_thread()
+
+    def close(self) -> None:
+        """Give the reference back; a second call does nothing."""
+        engine, self._engine = self._engine, None
+        if engine is not None and self._pid == os.getpid() and not self._closed:
+            _give(engine)
+        self._closed = True
+
+
+def open_engine(cache_dir: Path | str | None, *, max_bytes: int | None) -> EngineHandle:
+    """Open the cache directory and return a reference to this process's engine on it."""
+    return EngineHandle(cache_dir, max_bytes)
+
+
+_lock = threading.RLock()
+_engines: dict[Path, tuple[Engine, int]] = {}
+
+
+def _take(cache_dir: Path | str | None, max_bytes: int | None) -> Engine:
+    cache = open_cache(cache_dir, max_bytes=max_bytes)
+    with _lock:
+        engine, count = _engines.get(cache.directory, (None, 0))
+        if engine is None:
+            engine = Engine(cache)
+        _engines[cache.directory] = (engine, count + 1)
+    return engine
+
+
+def _give(engine: Engine) -> None:
+    with _lock:
+        known, count = _engines.get(engine.cache.directory, (engine, 1))
+        last = count <= 1
+        if last:
+            _engines.pop(engine.cache.directory, None)
+        else:
+            _engines[engine.cache.directory] = (known, count - 1)
+    if last:
+        engine.close()
+    engine.cache.close()
+
+
+def _close_all() -> None:
+    with _lock:
+        engines = [(engine, count) for engine, count in _engines.values()]
+        _engines.clear()
+    for engine, count in engines:
+        engine.close()
+        for _ in range(count):
+            engine.cache.close()
+
+
+def _forget_after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+    _engines.clear()
+
+
+after_exit(_close_all)
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,128 @@
+"""A look-ahead over an order of chunks: starts requests in that order, hands out results, cleans up after itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass
+
+from forebay import _config
+from forebay._cache import Ready
+from forebay._prefetch._engine import ChunkRequest, Engine
+from forebay._prefetch._io import IOFuture, IOThread, wait_for
+from forebay._stats import Counters
+from forebay.exceptions import PrefetchClosedError
+
+__all__ = ["Session"]
+
+#: Seconds that `Session.close` waits for its cancelled requests.
+CLOSE_DEADLINE = 2.0
+
+
+@dataclass(slots=True)
+class _Place:
+    request: ChunkRequest
+    future: IOFuture[Ready]
+
+
+class Session:
+    """One reader's way through an order of chunks.
+
+    Args:
+        engine: Serves the requests.
+        thread: The I/O thread of this process.
+        order: Chunk numbers in reading order, each at most once at a time.
+        request: Makes the request of a chunk for a place in the order.
+        ahead: Chunks to fetch before the reader asks for them; 0 fetches on demand.
+        counters: Where waiting time goes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        thread: IOThread,
+        order: Sequence[int],
+        request: Callable[[int, int], ChunkRequest],
+        *,
+        ahead: int,
+        counters: Counters,
+    ) -> None:
+        self._engine = engine
+        self._thread = thread
+        self._order = order
+        self._request = request
+        self._ahead = ahead
+        self._counters = counters
+        self._places: dict[int, _Place] = {}
+        self._next = 0
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def take(self, place: int) -> Ready:
+        """Return the chunk at ``place``, held by a hard lease until `done`.
+
+        Raises:
+            PrefetchClosedError: The session was closed meanwhile.
+            Exception: Whatever the chunk's own fetch raised; other places go on.
+        """
+        begin = _config.monotonic()
+        self._start_until(place + self._ahead)
+        entry = self._places[place]
+        if not entry.request.hard:
+            entry.request.hard = True
+            self._thread.call_soon(self._engine.wake)
+        try:
+            ready = wait_for(entry.future, self._thread)
+            while not self._engine.harden(entry.request):
+                entry.future = self._submit(entry.request)
+                ready = wait_for(entry.future, self._thread)
+        except BaseException:
+            with self._lock:
+                self._places.pop(place, None)
+            self._abandon(entry)
+            raise
+        finally:
+            waited = _config.monotonic() - begin
+            self._counters.add(wait_seconds=waited)
+            self._counters.stage("wait", waited)
+        return ready
+
+    def done(self, place: int) -> None:
+        """Let go of a taken chunk."""
+        with self._lock:
+            entry = self._places.pop(place, None)
+        if entry is not None:
+            self._engine.give_back(entry.request)
+
+    def close(self) -> None:
+        """Cancel what runs, wait a moment for it, and let go of every lease."""
+        with self._lock:
+            self._closed = True
+            places = list(self._places.values())
+            self._places.clear()
+        for entry in places:
+            entry.future.stop()
+        if not self._thread.is_current and self._thread.alive:
+            wait([entry.future for entry in places], CLOSE_DEADLINE)
+        for entry in places:
+            self._abandon(entry)
+
+    def _abandon(self, entry: _Place) -> None:
+        """Stop the request, and give back what it holds as soon as its task has ended, which may be now."""
+        entry.future.stop()
+        entry.future.add_done_callback(lambda _: self._engine.give_back(entry.request))
+
+    def _start_until(self, place: int) -> None:
+        """Start the requests up to and including ``place``; later calls never start one twice."""
+        with self._lock:
+            if self._closed:
+                raise PrefetchClosedError("the iterator was closed")
+            last = min(place, len(self._order) - 1)
+            while self._next <= last:
+                number, self._next = self._next, self._next + 1
+                request = self._request(int(self._order[number]), number)
+                self._places[number] = _Place(request, self._submit(request))
+
+    def _submit(self, request: ChunkRequest) -> IOFuture[Ready]:
+        return self._thread.submit(lambda: self._engine.obtain(request))

@@ -1,0 +1,272 @@
+"""Where a dataset's chunks come from: a local directory as it is, or a store through the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from forebay import _config, _url
+from forebay._cache import ChunkKey
+from forebay._index import DatasetIndex
+from forebay._prefetch import ChunkRequest, EngineHandle, Session, io_thread, wait_for
+from forebay._registry import Resolved
+from forebay._stats import Counters
+from forebay._transfer import Source, TransferPolicy
+from forebay.downloader import Downloader, probe
+from forebay.exceptions import BudgetTooSmallError, ObjectNotFoundError
+from forebay.types import CodecSpec
+
+__all__ = [
+    "CachedSource",
+    "ChunkSession",
+    "ChunkSource",
+    "LocalSource",
+    "close_downloader",
+    "dataset_identity",
+    "location",
+]
+
+#: Bytes that a look-ahead without a number of its own tries to keep ahead of the reader.
+AHEAD_BYTES = 256 << 20
+#: The most chunks that such a look-ahead spans.
+AHEAD_CEILING = 64
+#: Seconds that a driver may take to close.
+CLOSE_DEADLINE = 2.0
+
+
+class ChunkSession(Protocol):
+    """One reader's way through an order of chunks."""
+
+    def take(self, place: int) -> Path:
+        """Return the file of the chunk at ``place``, held until `done`."""
+        ...
+
+    def done(self, place: int) -> None:
+        """Let go of a taken chunk."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+class ChunkSource(ABC):
+    """Gives the chunks of one dataset as local files."""
+
+    #: Chunks evicted in this process since the source was made.
+    evictions: int = 0
+
+    @abstractmethod
+    def session(self, order: Sequence[int], *, ahead: int | None) -> ChunkSession:
+        """Start a way through ``order``; ``ahead`` None takes the source's own look-ahead."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections and of the cache."""
+
+    @abstractmethod
+    def check_window(self, window: int) -> None:
+        """Refuse a reader that needs ``window`` chunks at a time where they cannot be held."""
+
+
+class LocalSource(ChunkSource):
+    """Uncompressed chunks in a local directory: they are read where they lie, and never copied or removed."""
+
+    def __init__(self, root: Path, index: DatasetIndex) -> None:
+        self._root = root
+        self._index = index
+
+    def session(self, order: Sequence[int], *, ahead: int | None) -> ChunkSession:
+        """Nothing is fetched, so there is nothing to look ahead for."""
+        return _LocalSession(self._root, self._index, order)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def check_window(self, window: int) -> None:
+        """Local chunks are there, whatever the window."""
+
+
+class _LocalSession:
+    def __init__(self, root: Path, index: DatasetIndex, order: Sequence[int]) -> None:
+        self._root, self._index, self._order = root, index, order
+
+    def take(self, place: int) -> Path:
+        path = self._root / self._index.chunk(int(self._order[place])).name
+        if not path.is_file():
+            raise ObjectNotFoundError(
+                f"chunk {path.name!r} of the dataset at {self._root} is missing", key=path.name, backend="file"
+            )
+        return path
+
+    def done(self, place: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class CachedSource(ChunkSource):
+    """Chunks of a store, through the cache.
+
+    Args:
+        resolved: The backend and the options.
+        index: The dataset's index.
+        identity: Hex digest over the dataset's location and index; another index is another dataset.
+        engine: The engine on the cache directory; closed with the source.
+        downloader: Opened at the dataset's root; closed with the source.
+        codec: How chunks are compressed in the store.
+        verify: How a chunk that an earlier run left is checked, ``"digest"`` or ``"size"``.
+        counters: Where the work is counted.
+    """
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        index: DatasetIndex,
+        *,
+        identity: str,
+        engine: EngineHandle,
+        downloader: Downloader,
+        codec: CodecSpec | None,
+        verify: str,
+        counters: Counters,
+    ) -> None:
+        self._resolved = resolved
+        self._index = index
+        self._identity = identity
+        self._engine = engine
+        self._downloader = downloader
+        self._codec = codec
+        self._verify = verify
+        self._counters = counters
+        self._policy = TransferPolicy.from_options(resolved.options)
+        self._capabilities = probe(downloader)
+        self._evicted_before = engine.cache.evictions
+        self._pid = self._opened_in = os.getpid()
+        self._check_budget()
+
+    @property
+    def evictions(self) -> int:  # type: ignore[override]
+        """Chunks evicted in this process since the source was made."""
+        return self._engine.cache.evictions - self._evicted_before
+
+    def session(self, order: Sequence[int], *, ahead: int | None) -> ChunkSession:
+        """Start a way through ``order`` with requests in that order."""
+        if self._pid != os.getpid():
+            self._pid, self._capabilities = os.getpid(), probe(self._downloader)
+        handle = self._engine
+        session = Session(
+            handle.engine(),
+            handle.thread,
+            order,
+            self._make_request,
+            ahead=self._look_ahead() if ahead is None else ahead,
+            counters=self._counters,
+        )
+        return _CachedSession(session)
+
+    def check_window(self, window: int) -> None:
+        """Refuse a shuffle window that the budget cannot hold."""
+        largest, budget = self._index.largest_decoded, self._engine.cache.max_bytes
+        if largest and window * largest > budget:
+            raise BudgetTooSmallError(
+                f"shuffle_window={window} keeps {window} chunks of up to {_config.format_size(largest)} at one time,"
+                f" {_config.format_size(window * largest)}, and the cache may hold {_config.format_size(budget)}:"
+                f" the largest window that fits is {max(budget // largest, 1)}",
+                path=str(self._engine.cache.directory),
+            )
+
+    def close(self) -> None:
+        """Close the downloader and give the engine back."""
+        if self._opened_in == os.getpid():  # a forked child leaves the parent's connections and leases alone
+            close_downloader(self._downloader)
+            self._engine.close()
+
+    def _check_budget(self) -> None:
+        largest, budget = self._index.largest_decoded, self._engine.cache.max_bytes
+        if largest and largest > budget:
+            raise BudgetTooSmallError(
+                f"the largest chunk of {_url.redact(str(self._resolved.url))} has {_config.format_size(largest)}"
+                f" ({largest} bytes) and max_cache_bytes is {_config.format_size(budget)} ({budget} bytes):"
+                f" {_config.format_size(largest - budget)} are missing",
+                path=str(self._engine.cache.directory),
+            )
+
+    def _look_ahead(self) -> int:
+        chunks = len(self._index)
+        total = int(self._index.decoded_total or 0)
+        mean = max(total // chunks, 1) if chunks and total else AHEAD_BYTES // 4
+        wanted = -(-AHEAD_BYTES // mean)
+        return max(min(wanted, AHEAD_CEILING), _config.prefetch_floor(), 1)
+
+    def _make_request(self, chunk: int, place: int) -> ChunkRequest:
+        entry = self._index.chunk(chunk)
+        url = _url.join_url(str(self._resolved.url), entry.name)
+        stored = entry.stored_bytes
+        if stored is None and self._codec is None:
+            stored = entry.decoded_bytes
+        return ChunkRequest(
+            key=ChunkKey(
+                dataset=self._identity,
+                url=_url.redact(url),
+                identity=entry.name,
+                suffix=Path(entry.name).suffix,
+            ),
+            source=Source(
+                downloader=self._downloader,
+                capabilities=self._capabilities,
+                key=entry.name,
+                url=_url.redact(url),
+                backend=self._resolved.backend.name,
+                stored_bytes=stored,
+                decoded_bytes=entry.decoded_bytes,
+                codec=self._codec,
+                digest=entry.digest,
+            ),
+            policy=self._policy,
+            verify=self._verify,
+            priority=(place,),
+            counters=self._counters,
+        )
+
+
+class _CachedSession:
+    """A session that gives paths."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.done = session.done
+        self.close = session.close
+
+    def take(self, place: int) -> Path:
+        return self._session.take(place).path
+
+
+def close_downloader(downloader: Downloader) -> None:
+    """Let a downloader drain on the loop that it was used on, then close it for good."""
+    thread = io_thread()
+    if not thread.is_current:
+        wait_for(thread.submit(downloader.aclose), thread, CLOSE_DEADLINE)
+    downloader.close()
+
+
+#: Options that say where a store is; the same URL with others of these is another store.
+_LOCATING_OPTIONS = ("endpoint_url", "account_name", "connection_string")
+
+
+def location(resolved: Resolved) -> str:
+    """Name a root by URL and store; for hashing only, since it may hold secrets."""
+    where = [f"{name}={resolved.options[name]}" for name in _LOCATING_OPTIONS if name in resolved.options]
+    return "\0".join([resolved.backend.name, *where, _url.identity(str(resolved.url))])
+
+
+def dataset_identity(resolved: Resolved, index: bytes) -> str:
+    """Name a dataset by where it is and what its index says, so that a rewritten one is another one."""
+    digest = hashlib.blake2b(location(resolved).encode(), digest_size=16)
+    digest.update(b"\0" + hashlib.blake2b(index, digest_size=32).digest())
+    return digest.hexdigest()

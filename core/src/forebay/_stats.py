@@ -1,0 +1,55 @@
+"""Counters of one dataset, fed from the consumer's threads and from the I/O thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from forebay import _config
+from forebay.types import StageStats, Stats
+
+__all__ = ["Counters"]
+
+
+class Counters:
+    """Thread-safe sums behind ``ds.stats()``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, float] = {}
+        self._stages: dict[str, tuple[int, float]] = {}
+
+    def add(self, **amounts: float) -> None:
+        """Add to the named counters, which are the fields of `Stats`."""
+        with self._lock:
+            for name, amount in amounts.items():
+                self._counts[name] = self._counts.get(name, 0) + amount
+
+    def stage(self, name: str, seconds: float) -> None:
+        """Count one run of a stage."""
+        with self._lock:
+            count, total = self._stages.get(name, (0, 0.0))
+            self._stages[name] = (count + 1, total + seconds)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Count the block as one run of a stage."""
+        begin = _config.monotonic()
+        try:
+            yield
+        finally:
+            self.stage(name, _config.monotonic() - begin)
+
+    def snapshot(self, *, evictions: int = 0) -> Stats:
+        """The sums so far."""
+        with self._lock:
+            counts = dict(self._counts)
+            stages = {name: StageStats(count=count, total=total) for name, (count, total) in self._stages.items()}
+        wait_seconds = counts.pop("wait_seconds", 0.0)
+        whole = {name: int(value) for name, value in counts.items()}
+        return Stats(wait_seconds=wait_seconds, evictions=evictions, stages=stages, **whole)
+
+    def __reduce__(self) -> tuple[type[Counters], tuple[()]]:
+        # A pickled dataset counts for itself in its new process.
+        return Counters, ()
