@@ -9,15 +9,12 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from forebay import _config
+from forebay._retry import Backoff, Trials
 from forebay.downloader import Downloader, overrides
-from forebay.exceptions import StorageError
 
 __all__ = ["Uploader"]
 
 _ATTEMPTS = 5
-_BASE = 0.5
-_CAP = 20.0
 #: Seconds for a driver to close, and for a cancelled upload to end.
 _CLOSE_DEADLINE = 5.0
 
@@ -33,20 +30,14 @@ class Uploader:
 
     def upload(self, key: str, path: Path) -> None:
         """Store the file; a transient failure is repeated a few times, any other is the caller's."""
-        earlier: list[str] = []
-        for attempt in range(1, _ATTEMPTS + 1):
+        trials = Trials(max_attempts=_ATTEMPTS, backoff=Backoff(base=0.5))
+        while True:
             try:
                 self._once(key, path)
-            except (StorageError, ConnectionError, TimeoutError) as error:
-                if attempt == _ATTEMPTS or not _may_pass(error):
-                    if isinstance(error, StorageError):
-                        error.attempts = attempt
-                    for text in earlier:
-                        error.add_note(text)
-                    raise
-                earlier.append(f"attempt {attempt}: {type(error).__name__}: {error}")
-                threading.Event().wait(_pause(attempt, error))
+            except Exception as error:  # noqa: BLE001 - `pause` raises whatever may not be tried again
+                self._run(trials.pause(error))
             else:
+                trials.succeeded()
                 return
 
     def _once(self, key: str, path: Path) -> None:
@@ -97,12 +88,3 @@ class Uploader:
         if not self._thread.is_alive():
             self._loop.close()
         self._loop = self._thread = None
-
-
-def _may_pass(error: Exception) -> bool:
-    return error.retryable if isinstance(error, StorageError) else True
-
-
-def _pause(attempt: int, error: Exception) -> float:
-    wait = _config.random().uniform(0, min(_BASE * 2**attempt, _CAP))
-    return max(wait, getattr(error, "retry_after", None) or 0.0)
