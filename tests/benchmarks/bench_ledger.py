@@ -56,7 +56,8 @@ def pairs(directory: Path, processes: int, seconds: float) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
     start, results = context.Barrier(processes), context.Queue()
     running = [
-        context.Process(target=one_process, args=(directory, seconds, start, results)) for _ in range(processes)
+        context.Process(target=one_process, args=(directory, seconds, start, results), daemon=True)
+        for _ in range(processes)
     ]
     for process in running:
         process.start()

@@ -36,8 +36,10 @@ __all__ = [
 
 _FORMAT = b"forebay-cache 1\n"
 _DATASET = re.compile(r"[0-9a-f]{1,64}")
-_SUFFIX = re.compile(r"(?:\.[A-Za-z0-9_-]{1,12}){1,2}$")
-FINAL = re.compile(r"[0-9a-f]{32}(?:\.[A-Za-z0-9_-]{1,12}){0,2}")
+# ``.tmp`` is never a part of a suffix: names with it are our temporaries, or other programs'.
+_PART = r"\.(?!tmp(?:\.|$))[A-Za-z0-9_-]{1,12}"
+_SUFFIX = re.compile(rf"(?:{_PART}){{1,2}}$")
+FINAL = re.compile(rf"[0-9a-f]{{32}}(?:{_PART}){{0,2}}")
 TEMP = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{16}\.tmp")
 INDEX = re.compile(r"[0-9a-f]{32}(?:\.[0-9a-f]{1,32}\.tmp|\.json)?")
 _BIRTH = re.compile(r"FORMAT\.[0-9a-f]{16}\.tmp|lost\+found|\.DS_Store|\.nfs.*")
@@ -56,7 +58,7 @@ def chunk_name(chunk: ChunkKey) -> str:
     if not _DATASET.fullmatch(chunk.dataset):
         raise ConfigError(f"a dataset's identity must be hexadecimal, not {chunk.dataset!r}", option="dataset")
     found = _SUFFIX.search(chunk.suffix)
-    suffix = found[0] if found and not found[0].endswith(".tmp") else ""
+    suffix = found[0] if found else ""
     return f"{chunk.dataset}/{sha256(chunk.identity.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}{suffix}"
 
 
@@ -124,10 +126,20 @@ class Layout:
         self.indexes = directory / "indexes"
         self.ledger = directory / "ledger.sqlite"
         self._prefix = f"{self.chunks}{os.sep}"
+        self._paths: dict[str, Path] = {}
 
     def final(self, name: str) -> str:
         """Where the chunk ``name`` lies when it is ready."""
         return self._prefix + name
+
+    def path(self, name: str) -> Path:
+        """`final` as a path object; kept, for making one takes longer than a transaction should."""
+        path = self._paths.get(name)
+        if path is None:
+            if len(self._paths) > 65536:
+                self._paths.clear()
+            path = self._paths[name] = Path(self._prefix + name)
+        return path
 
     def new_temp(self, name: str) -> str:
         """A name, below ``chunks/``, that no file ever had."""

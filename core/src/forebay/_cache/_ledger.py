@@ -32,7 +32,7 @@ logger = logging.getLogger("forebay")
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 #: Seconds: the first wait for a locked ledger, and the longest.
-_FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.004
+_FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.008
 
 
 def _code(exc: sqlite3.Error) -> int:
@@ -190,6 +190,7 @@ class Ledger:
             except FileNotFoundError:
                 self.close()
         if self._connection is None:
+            self._identity = None  # what was open before says nothing of what may be damaged now
             self._connection = self._open()
             self._data_version = None
         return self._connection

@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(slots=True)
 class Row:
-    """One chunk."""
+    """One chunk. ``trusted``: it was verified or published in the run that is now."""
 
     id: int
     name: str
@@ -36,12 +36,15 @@ class Row:
     digest: str | None
     run: int
     flight: int | None
+    trusted: int = 0
 
 
 def find(connection: sqlite3.Connection, name: str) -> Row | None:
     """The row of the chunk ``name``."""
     found = connection.execute(
-        "SELECT id, name, ready, bytes, digest, run, flight FROM chunks WHERE name = ?", (name,)
+        "SELECT id, name, ready, bytes, digest, run, flight, run = (SELECT run FROM account)"
+        " FROM chunks WHERE name = ?",
+        (name,),
     ).fetchone()
     return None if found is None else Row(*found)
 

@@ -61,12 +61,11 @@ class Seen:
     beat: float = 0.0
 
 
-def _as_ready(connection: sqlite3.Connection, layout: Layout, row: Row) -> Ready | None:
+def _as_ready(layout: Layout, row: Row) -> Ready | None:
     """The chunk, if its file is still what was published: a file that somebody removed or cut is none."""
     if not row.ready or layout.size_of(row.name) != row.bytes:
         return None
-    (run,) = connection.execute("SELECT run FROM account").fetchone()
-    return Ready(path=Path(layout.final(row.name)), bytes=row.bytes, digest=row.digest, trusted=row.run == run)
+    return Ready(path=layout.path(row.name), bytes=row.bytes, digest=row.digest, trusted=bool(row.trusted))
 
 
 def _as_busy(connection: sqlite3.Connection, flight: int) -> Busy | None:
@@ -83,7 +82,7 @@ def _is_registered(connection: sqlite3.Connection, holder: int) -> bool:
 def look(connection: sqlite3.Connection, layout: Layout, name: str, holder: int) -> Seen:
     """See how a chunk is, without changing anything."""
     registered, row = _is_registered(connection, holder), find(connection, name)
-    ready = None if row is None else _as_ready(connection, layout, row)
+    ready = None if row is None else _as_ready(layout, row)
     busy = None if row is None or ready is not None or row.flight is None else _as_busy(connection, row.flight)
     if row is None or busy is None:
         return Seen(registered=registered, ready=ready)
@@ -116,7 +115,7 @@ def enter(
             raise UnregisteredError
     elif not _is_registered(connection, holder):
         raise UnregisteredError
-    ready = _as_ready(connection, layout, row)
+    ready = _as_ready(layout, row)
     if ready is not None:
         if row.run < 0:  # taken in from the directory, where no URL is known
             connection.execute("UPDATE chunks SET url = ? WHERE id = ? AND url = ''", (chunk.url, row.id))
@@ -150,7 +149,7 @@ def is_ready(connection: sqlite3.Connection, *, layout: Layout, name: str, holde
     if not _is_registered(connection, holder):
         raise UnregisteredError
     row = find(connection, name)
-    return row is not None and _as_ready(connection, layout, row) is not None
+    return row is not None and _as_ready(layout, row) is not None
 
 
 def publish(
