@@ -61,6 +61,10 @@ class Downloader(ABC):
     #: Option name to type (``str``, ``int``, ``float``, ``bool``, ``dict`` or ``object``). None takes any option.
     option_types: ClassVar[Mapping[str, type] | None] = None
 
+    #: Whether range reads give up by themselves once no byte has come for ``options["timeout"]`` seconds. Where they do
+    #: not, the engine bounds the time of the whole call, because a range read shows no progress from outside.
+    detects_stalls: ClassVar[bool] = False
+
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
         self.root = trim_root(root)
         self.options: Mapping[str, object] = dict(options or {})

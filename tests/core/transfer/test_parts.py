@@ -367,3 +367,25 @@ def test_room_error_passes_as_it_is(server: FaultServer, tmp_path: Path) -> None
         assert not hasattr(caught.value, "__notes__")
     assert len(server.requests) == 1
     assert not any(tmp_path.iterdir())
+
+
+class Slow(RangeHTTP):
+    """A call that takes a while and shows nothing of it."""
+
+    async def aread_range(self, key: str, offset: int, length: int, *, if_match: str | None = None) -> RangeRead:
+        await asyncio.sleep(0.3)
+        return await super().aread_range(key, offset, length, if_match=if_match)
+
+
+class SlowAndSure(Slow):
+    detects_stalls = True
+
+
+def test_slow_part_gets_more_time_with_each_try_n3(server: FaultServer, tmp_path: Path) -> None:
+    """From outside a slow range and a stalled one look alike; patience doubles, a driver that watches gets far more."""
+    server.put("a", b"x" * 100)
+    policy = quick_policy(timeout=0.1)
+    slow = run_async(fetch(make_source(Slow(server.url()), "a", stored=100), tmp_path / "f", policy=policy))
+    assert slow.retries == 2
+    sure = run_async(fetch(make_source(SlowAndSure(server.url()), "a", stored=100), tmp_path / "g", policy=policy))
+    assert sure.retries == 0

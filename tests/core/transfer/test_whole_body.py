@@ -106,9 +106,9 @@ def test_blocking_ranges_overlap_where_a_digest_is_promised(server: FaultServer,
 def test_slow_body_that_moves_is_not_stalled_n3(server: FaultServer, tmp_path: Path, cls: type[PlainHTTP]) -> None:
     data = os.urandom(30_000)
     server.put("a", data)
-    server.script("a", Fault(drip=(2000, 0.1)))
+    server.script("a", Fault(drip=(1500, 0.08)))
     source = make_source(cls(server.url()), "a", stored=len(data))
-    result = run_async(fetch(source, tmp_path / "f", policy=quick_policy(timeout=0.6)))
+    result = run_async(fetch(source, tmp_path / "f", policy=quick_policy(timeout=1.2)))
     assert (tmp_path / "f").read_bytes() == data
     assert result.retries == 0
 

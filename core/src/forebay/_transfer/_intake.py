@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
-from forebay._transfer._context import Context, Slot
+from forebay._transfer._context import STEP, Context, Slot
 from forebay.exceptions import StorageError
 
 __all__ = ["Intake", "LoopIntake", "NeedRoomError", "ThreadIntake"]
@@ -81,7 +81,7 @@ class LoopIntake(Intake):
         super().__init__(context, slot)
         self._queue: deque[memoryview] = deque()
         self._taken = 0
-        self._most = 2 * context.policy.part_size
+        self._most = max(2 * context.policy.part_size, STEP)
         self._news = asyncio.Event()
         self._ended = False
         self._busy = threading.Lock()

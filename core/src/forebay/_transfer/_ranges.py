@@ -227,7 +227,7 @@ class Parts:
 
     async def _attempt(self, part: _Part, if_match: str | None) -> RangeRead:
         context = self._context
-        watched = getattr(context.source.downloader, "detects_stalls", False)
+        watched = context.source.downloader.detects_stalls
         limit = 4 * context.policy.timeout + part.length / _CRAWL if watched else self._limit(part)
         context.requests += 1
         try:
