@@ -1,6 +1,6 @@
 """Streaming throughput against the limit, side by side in one run.
 
-The limit is bare obstore: 16 GETs in flight, each body streamed in 8 MiB pieces to the same tmpfs, and nothing else. The
+The limit is bare obstore: 16 GETs in flight, each body streamed in 8 MiB pieces to the same tmpfs, and no more. The
 product opens the dataset, reads every item and counts its bytes. Each measurement is a process of its own with a fresh
 cache; the two alternate, so that a noisy moment hits both.
 
@@ -42,7 +42,8 @@ async def main():
 passed = asyncio.run(main())
 size = sum(os.path.getsize(os.path.join(target, name)) for name in names)
 usage = resource.getrusage(resource.RUSAGE_SELF)
-print(json.dumps({"seconds": passed, "bytes": size, "cpu": usage.ru_utime + usage.ru_stime, "rss": usage.ru_maxrss / 1024}))
+cpu, rss = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+print(json.dumps({"seconds": passed, "bytes": size, "cpu": cpu, "rss": rss}))
 """
 
 PRODUCT = """
@@ -93,7 +94,7 @@ def run(code: str, *args: str) -> dict[str, float]:
         done = subprocess.run(
             [sys.executable, "-c", code, args[0], args[1], target, *args[2:]],
             check=True,
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
             timeout=600,
         )

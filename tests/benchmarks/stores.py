@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 MODULES = Path("/usr/lib/nginx/modules")
 
 CONFIG = """
+{user}
 load_module {modules}/ndk_http_module.so;
 load_module {modules}/ngx_http_lua_module.so;
 worker_processes 2; daemon off; pid {run}/nginx.pid; error_log {run}/error.log warn;
@@ -51,7 +53,11 @@ def stores(root: Path) -> Iterator[Stores]:
         run = Path(folder)
         near, far = _free_port(), _free_port()
         config = run / "nginx.conf"
-        config.write_text(CONFIG.format(modules=MODULES, run=run, root=root, near=near, far=far))
+        config.write_text(
+            CONFIG.format(
+                user="user root;" if os.getuid() == 0 else "", modules=MODULES, run=run, root=root, near=near, far=far
+            )
+        )
         process = subprocess.Popen([nginx, "-c", str(config), "-p", str(run)], stderr=subprocess.DEVNULL)
         try:
             for port in (near, far):

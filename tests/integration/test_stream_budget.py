@@ -1,0 +1,241 @@
+"""Any budget that holds the largest chunk makes progress; a smaller one is refused with the arithmetic."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers.datasets import CHUNKS, expected_items, put_dataset
+
+import forebay
+from forebay import exceptions
+from forebay.testing import Fault, FaultServer, Gate
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with FaultServer() as running:
+        yield running
+
+
+def chunk_size(folder: Path) -> int:
+    return max(file.stat().st_size for file in (folder / "dataset").glob("chunk-*"))
+
+
+def used(cache: Path) -> int:
+    total = 0
+    for file in (cache / "chunks").rglob("*"):
+        try:
+            total += file.stat().st_size if file.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 4])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_any_look_ahead_makes_progress_in_a_cache_of_few_chunks(
+    server: FaultServer,
+    tmp_path: Path,
+    prefetch: int,
+    chunks: int,
+    compression: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULTS A7, A8, A10: no stall with a look-ahead of one, or none, and not at the second epoch either."""
+    monkeypatch.setenv("FOREBAY_PREFETCH_MIN", "0")
+    put_dataset(server, tmp_path, compression=compression)
+    plain = 5 * 1040 + 60
+    with forebay.open_dataset(
+        server.url(), cache_dir=tmp_path / "cache", max_cache_bytes=chunks * plain, prefetch=prefetch
+    ) as ds:
+        for _ in range(3):
+            assert list(ds) == expected_items()
+        assert ds.stats().evictions > 0
+
+
+def test_the_directory_never_holds_more_than_the_budget(server: FaultServer, tmp_path: Path) -> None:
+    """FAULTS D1: the watcher counts every file, temporary ones too."""
+    put_dataset(server, tmp_path)
+    budget = 3 * chunk_size(tmp_path)
+    peak, stop = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not stop.wait(0.001):
+            peak = max(peak, used(tmp_path / "cache"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache", max_cache_bytes=budget) as ds:
+            for _ in range(5):
+                assert list(ds) == expected_items()
+    finally:
+        stop.set()
+        watcher.join()
+    assert 0 < peak <= budget
+
+
+def test_a_budget_below_one_chunk_is_refused_with_the_arithmetic(server: FaultServer, tmp_path: Path) -> None:
+    """FAULTS D2: a limit below one shard is an error at once, not a freeze."""
+    put_dataset(server, tmp_path)
+    size = chunk_size(tmp_path)
+    with pytest.raises(exceptions.BudgetTooSmallError, match=str(size)) as caught:
+        forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache", max_cache_bytes=size - 1)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_window_that_does_not_fit_names_the_largest_that_does(server: FaultServer, tmp_path: Path) -> None:
+    put_dataset(server, tmp_path)
+    budget = 3 * chunk_size(tmp_path)
+    arguments = {"cache_dir": tmp_path / "cache", "max_cache_bytes": budget, "shuffle": True}
+    with pytest.raises(exceptions.BudgetTooSmallError, match="largest window that fits is 3"):
+        forebay.open_dataset(server.url(), shuffle_window=4, **arguments)  # type: ignore[arg-type]
+    with forebay.open_dataset(server.url(), shuffle_window=3, **arguments) as ds:  # type: ignore[arg-type]
+        assert sorted(item["index"] for item in ds) == list(range(40))
+
+
+def test_two_readers_take_turns_in_room_for_one_chunk(server: FaultServer, tmp_path: Path) -> None:
+    put_dataset(server, tmp_path)
+    budget = chunk_size(tmp_path)
+    results: list[list[object]] = []
+
+    def read() -> None:
+        with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache", max_cache_bytes=budget) as ds:
+            results.append(list(ds))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(60)
+    assert results == [expected_items()] * 3
+
+
+def test_a_reader_that_never_lets_go_is_named(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No wait without a deadline: the error says who holds what."""
+    monkeypatch.setenv("FOREBAY_WAIT_TIMEOUT", "0.5")
+    put_dataset(server, tmp_path)
+    arguments = {"cache_dir": tmp_path / "cache", "max_cache_bytes": chunk_size(tmp_path), "prefetch": 0}
+    with (
+        forebay.open_dataset(server.url(), **arguments) as slow,  # type: ignore[arg-type]
+        forebay.open_dataset(server.url(), **arguments) as blocked,  # type: ignore[arg-type]
+    ):
+        holding = iter(slow)
+        next(holding)
+        with pytest.raises(exceptions.CacheFullError, match="chunk-"):
+            blocked[39]
+        holding.close()  # type: ignore[attr-defined]
+        assert blocked[39] == expected_items()[39]
+
+
+def test_the_first_item_comes_after_the_first_chunk(server: FaultServer, tmp_path: Path) -> None:
+    """FAULTS A15: a look-ahead does not hold the first item back."""
+    names = put_dataset(server, tmp_path)
+    gate = Gate()
+    for name in names[1:]:
+        server.script(name, Fault(gate=gate), times=None)
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache", prefetch=8) as ds:
+        iterator = iter(ds)
+        assert next(iterator) == expected_items()[0]
+        gate.open()
+        assert len(list(iterator)) == 39
+
+
+def test_the_look_ahead_fetches_before_the_reader_asks(server: FaultServer, tmp_path: Path) -> None:
+    put_dataset(server, tmp_path)
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache", prefetch=4) as ds:
+        iterator = iter(ds)
+        next(iterator)
+        server.wait_for_requests(1 + 5)  # the index, the first chunk and four ahead of it
+        assert len(server.requests) == 6
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "other", prefetch=0) as ds:
+        server.forget_requests()
+        next(iter(ds))
+        assert len(server.requests) == 1
+
+
+def test_prefetch_is_on_for_remote_and_off_for_memory_and_the_variable_decides_else(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_dataset(server, tmp_path)
+
+    def requests_at_first_item(**arguments: object) -> int:
+        server.forget_requests()
+        cache = tmp_path / f"cache-{time.monotonic_ns()}"
+        with forebay.open_dataset(server.url(), cache_dir=cache, **arguments) as ds:  # type: ignore[arg-type]
+            next(iter(ds))
+        return len(server.requests)
+
+    assert requests_at_first_item(prefetch=0) == 2
+    monkeypatch.setenv("FOREBAY_PREFETCH", "0")
+    assert requests_at_first_item() == 2
+    monkeypatch.delenv("FOREBAY_PREFETCH")
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "auto") as ds:
+        iterator = iter(ds)
+        next(iterator)
+        server.wait_for_requests(2 + 1 + CHUNKS)
+
+
+def test_what_is_cached_is_not_fetched_again(server: FaultServer, tmp_path: Path) -> None:
+    put_dataset(server, tmp_path)
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
+        list(ds)
+        server.forget_requests()
+        list(ds)
+        assert server.requests == []
+        assert ds.stats().cache_hits == CHUNKS
+        assert ds.stats().chunks_fetched == CHUNKS
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
+        assert list(ds) == expected_items()
+    assert [request.key for request in server.requests] == ["index.json"]
+
+
+def test_a_rewritten_dataset_is_another_dataset(server: FaultServer, tmp_path: Path) -> None:
+    """FAULTS R1: old chunks are never mixed with a new index."""
+    put_dataset(server, tmp_path)
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
+        list(ds)
+    put_dataset(server, tmp_path / "again", count=20, size=900)
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
+        assert list(ds) == expected_items(20, 900)
+
+
+def test_equal_names_at_two_places_do_not_meet_in_the_cache(server: FaultServer, tmp_path: Path) -> None:
+    """FAULTS C8: two datasets with equal file names and sizes share one cache directory."""
+    put_dataset(server, tmp_path / "one", prefix="a/train/")
+    put_dataset(server, tmp_path / "two", prefix="b/train/", size=999, count=39)
+    for prefix, expected in (("a/train", expected_items()), ("b/train", expected_items(39, 999))):
+        with forebay.open_dataset(server.url(prefix), cache_dir=tmp_path / "cache") as ds:
+            assert list(ds) == expected
+
+
+def test_a_chunk_damaged_on_disk_heals_in_the_next_run(server: FaultServer, tmp_path: Path) -> None:
+    """FAULTS B9, B11: what an earlier run left is checked before it is trusted, and fetched again once."""
+    put_dataset(server, tmp_path)
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
+        list(ds)
+    victim = sorted((tmp_path / "cache" / "chunks").rglob("*.bin"))[0]
+    data = bytearray(victim.read_bytes())
+    data[50] ^= 0xFF
+    victim.write_bytes(data)
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
+        assert list(ds) == expected_items()
+        assert ds.stats().chunks_fetched == 1
+
+
+def test_a_chunk_file_that_vanished_is_fetched_again(server: FaultServer, tmp_path: Path) -> None:
+    """FAULTS C5, C12: somebody removed files below the cache."""
+    put_dataset(server, tmp_path)
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
+        list(ds)
+        for victim in (tmp_path / "cache" / "chunks").rglob("*.bin"):
+            victim.unlink()
+        assert list(ds) == expected_items()
