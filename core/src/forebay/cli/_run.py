@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
 import threading
@@ -24,34 +26,57 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 class _Terminated(BaseException):
     """A signal asked the process to end; like KeyboardInterrupt, nothing but clean-up may catch it."""
 
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.code = 128 + signum
+
+class _Ending:
+    """The end of a process that a signal stopped: after all clean-up at exit, without tearing down the interpreter.
+
+    Registered before anything else, so it runs last. Requests that were given up a moment ago may still be on their way
+    through a native runtime, whose threads panic on stderr when they meet a finalized interpreter. An interrupt that
+    arrived while some ``exec`` ran, as each dataclass that is imported does, makes CPython end by SIGINT after all,
+    whatever exit code was asked for.
+    """
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+
+    def leave(self) -> None:
+        if self.code is None:
+            return
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):  # nobody reads it any more
+                continue
+        os._exit(self.code)
 
 
 def run(app: click.Group, argv: Sequence[str] | None) -> int:
     """Run the command that ``argv`` names. Never raises, whatever the command does."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    ending = _Ending()
+    if argv is None:  # the process is ours to end
+        atexit.register(ending.leave)
     state = State(debug=_debug_wanted())
     if state.debug:
         log_everything()
     try:
-        with _ending_on_signals():
+        with _ending_on_signals(ending):
             code = _invoke(app, arguments, state)
             sys.stdout.flush()
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        code = INTERRUPTED
-    except _Terminated as exc:
-        code = exc.code
-    except BrokenPipeError as exc:
-        if not output_closed():
-            return _failed(exc, state)
-        silence_stdout()
-        code = FAILED
+        ending.code = None  # an interrupt that something swallowed has stopped nothing
+    except (KeyboardInterrupt, _Terminated):
+        code = _stopped(ending)
     except Exception as exc:  # noqa: BLE001  # the edge of the process: each error becomes one line and an exit code
-        code = _failed(exc, state)
+        # Python may wrap an interrupt: one inside __set_name__ arrives as a RuntimeError.
+        code = _stopped(ending) if ending.code is not None else _failed(exc, state)
     return code
+
+
+def _stopped(ending: _Ending) -> int:
+    ending.code = ending.code or INTERRUPTED
+    if ending.code == INTERRUPTED:
+        click.echo("interrupted", err=True)
+    return ending.code
 
 
 def _invoke(app: click.Group, arguments: list[str], state: State) -> int:
@@ -71,6 +96,9 @@ def _invoke(app: click.Group, arguments: list[str], state: State) -> int:
 
 def _failed(error: Exception, state: State) -> int:
     """Say in one line what went wrong; the exit code is 1."""
+    if isinstance(error, BrokenPipeError) and output_closed():
+        silence_stdout()
+        return FAILED
     text = _one_line(error)
     if state.debug:
         from forebay._url import redact
@@ -104,19 +132,22 @@ def _debug_wanted() -> bool:
     return environ().get("FOREBAY_DEBUG", "") not in ("", "0")
 
 
-def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
-    raise _Terminated(signum)
-
-
 @contextmanager
-def _ending_on_signals() -> Iterator[None]:
+def _ending_on_signals(ending: _Ending) -> Iterator[None]:
     """Let SIGTERM and SIGHUP unwind the stack like Ctrl-C does, so that nothing is left behind."""
+
+    def stop(signum: int, _frame: FrameType | None) -> NoReturn:
+        ending.code = 128 + signum
+        raise KeyboardInterrupt if signum == signal.SIGINT else _Terminated
+
     previous: dict[int, Any] = {}
-    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    # Only the main thread may set handlers, and Windows has no SIGHUP.
+    names = ("SIGINT", "SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
     try:
         for signum in (getattr(signal, name) for name in names if hasattr(signal, name)):
-            if signal.getsignal(signum) is signal.SIG_DFL:  # nohup ignores SIGHUP on purpose
-                previous[signum] = signal.signal(signum, _terminate)
+            # nohup ignores SIGHUP on purpose, and a shell SIGINT for what runs in its background.
+            if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
+                previous[signum] = signal.signal(signum, stop)
         yield
     finally:
         for signum, handler in previous.items():
