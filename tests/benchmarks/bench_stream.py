@@ -18,7 +18,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stores import stores
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.stores import stores
 
 LIMIT = """
 import asyncio, json, os, resource, sys, time

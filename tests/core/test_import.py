@@ -69,7 +69,7 @@ def test_exceptions_is_the_module() -> None:
 
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
-        _ = forebay.no_such_name  # type: ignore[attr-defined]
+        _ = forebay.no_such_name
 
 
 def test_import_brings_nothing_heavy() -> None:

@@ -353,7 +353,7 @@ def test_what_is_no_downloader_cannot_be_registered() -> None:
         with pytest.raises(TypeError, match="Downloader"):
             forebay.register_downloader("lake", cls)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="download_fileobj"):
-        forebay.register_downloader("lake", Unfinished)
+        forebay.register_downloader("lake", Unfinished)  # type: ignore[type-abstract]
 
 
 # --- options -------------------------------------------------------------------------------------------------------

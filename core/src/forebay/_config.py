@@ -111,7 +111,7 @@ def parse_size(value: int | str, *, option: str | None = None, origin: str | Non
     try:
         if isinstance(value, bool):
             raise TypeError
-        size: int = operator.index(value)
+        size = operator.index(value)
     except TypeError:
         text = f"{type(value).__name__} is no size{where}; {hint}"
         raise ConfigError(text, option=option, origin=origin) from None

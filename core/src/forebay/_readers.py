@@ -12,7 +12,7 @@ from forebay._formats import ChunkReader
 
 __all__ = ["OpenChunks"]
 
-#: Each open chunk costs a descriptor and address space; this many serve a reader that jumps about.
+#: Each open chunk keeps its pages and, once evicted, its disk space; this many serve a reader that jumps about.
 MAX_OPEN = 16
 
 

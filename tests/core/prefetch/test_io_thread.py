@@ -19,20 +19,19 @@ from forebay.exceptions import PrefetchClosedError, WorkerCrashedError
 def test_one_failed_task_takes_no_other_down() -> None:
     """FAULTS A2, A13: an error in one download is forwarded once, and the engine stays usable."""
     thread = IOThread()
-    gate = threading.Event()
+    gate = asyncio.Event()
 
     async def fails() -> int:
         raise ValueError("the fourth key")
 
     async def works() -> int:
-        while not gate.is_set():
-            await asyncio.sleep(0.001)
+        await gate.wait()
         return 7
 
     slow = thread.submit(works)
     with pytest.raises(ValueError, match="the fourth key"):
         wait_for(thread.submit(fails), thread)
-    gate.set()
+    thread.call_soon(gate.set)
     assert wait_for(slow, thread) == 7
     thread.close()
 

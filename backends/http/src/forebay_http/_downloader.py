@@ -42,6 +42,7 @@ class HttpDownloader(Downloader):
     """
 
     option_types: ClassVar[Mapping[str, type] | None] = OPTION_TYPES
+    detects_stalls: ClassVar[bool] = True
 
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
         super().__init__(root, options)
