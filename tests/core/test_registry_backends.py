@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(root: Path) -> Downloader:
-    return forebay.open_downloader(root) # a path object works as well
+    return forebay.open_downloader(root)  # a path object works as well
 
 
 def test_bare_path_and_file_url_are_one_root(tmp_path: Path) -> None:
