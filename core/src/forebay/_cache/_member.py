@@ -32,6 +32,8 @@ logger = logging.getLogger("forebay")
 
 #: Share of the free space that a cache without a budget may use.
 _SHARE_OF_FREE = 0.8
+#: Times of use that are kept back before they are written down.
+_MOST_STAMPS = 64
 _NOBODY = -1
 
 
@@ -55,13 +57,15 @@ class Member:
 
     def __init__(self, layout: Layout, *, max_bytes: int | None) -> None:
         self.layout = layout
-        self.ledger = Ledger(layout, lambda connection: _recover.adopt(connection, layout))
+        self.ledger = Ledger(layout, lambda connection: _recover.adopt(connection, layout), self._stamp)
         self.entry = threading.RLock()  # guards becoming a holder; taken before the ledger's mutex
         self.process = object()  # another one in each process
         self._asked = max_bytes
         self._number = _NOBODY
         self._lock: HolderLock | None = None
-        self._held: dict[str, _Held] = {}  # guarded by the ledger's mutex
+        # Guarded by the ledger's mutex: our leases, and when we last used chunks.
+        self._held: dict[str, _Held] = {}
+        self._used: dict[str, float] = {}
         used = self.ledger.read(lambda connection: budget_of(connection, 0)).used
         self.fallback = int(_SHARE_OF_FREE * (shutil.disk_usage(layout.directory).free + used))
 
@@ -152,6 +156,7 @@ class Member:
         self.entry = threading.RLock()
         self.ledger.reset_after_fork()
         self._held.clear()
+        self._used.clear()
 
     # Our leases.
 
@@ -177,8 +182,34 @@ class Member:
 
     def settle(self, connection: sqlite3.Connection, name: str) -> None:
         """Write our account of a chunk into the ledger; inside a write transaction."""
-        hard, soft = self.held(name)
-        _rows.set_lease(connection, name, self._number, _config.wall_clock(), hard=hard, soft=soft)
+        row = _rows.find(connection, name)
+        if row is not None:
+            self._set(connection, row)
+            _rows.drop_unwanted(connection, row.id)
+
+    def settle_quick(self, connection: sqlite3.Connection, name: str) -> bool | None:
+        """`settle` in one statement; None, and nothing done, where more is to be done."""
+        row = _rows.find(connection, name)
+        if row is None or not row.ready or len(self._used) >= _MOST_STAMPS:
+            return None
+        self._set(connection, row)
+        return True
+
+    def _set(self, connection: sqlite3.Connection, row: _rows.Row) -> None:
+        hard, soft = self.held(row.name)
+        _rows.set_lease(connection, row.id, self._number, hard=hard, soft=soft)
+        if not hard and not soft:
+            self._used[row.name] = _config.wall_clock()
+
+    def _stamp(self, connection: sqlite3.Connection) -> None:
+        """Write down when chunks were last used.
+
+        Not at each release: that would double the time that one takes, and a time that comes late, or is lost with its
+        process, makes a worse choice of what to evict and nothing else.
+        """
+        stamps = [(used, name) for name, used in self._used.items()]
+        self._used.clear()
+        connection.executemany("UPDATE chunks SET used = ? WHERE name = ? AND ready = 1", stamps)
 
     def _insert(self, connection: sqlite3.Connection, trash: Trash, *, lock: HolderLock) -> tuple[int, int | None]:
         _recover.begin_run(connection, self.layout, trash)

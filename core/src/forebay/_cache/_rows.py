@@ -18,6 +18,7 @@ __all__ = [
     "drop_unwanted",
     "end_flight",
     "find",
+    "lease_ready",
     "lose_flight",
     "new_row",
     "set_lease",
@@ -60,22 +61,29 @@ def add_lease(connection: sqlite3.Connection, chunk: int, holder: int, *, hard: 
     return done.rowcount == 1
 
 
-def set_lease(connection: sqlite3.Connection, name: str, holder: int, now: float, *, hard: int, soft: int) -> None:
-    """Write down how many leases a holder has; with the last one the chunk counts as just used."""
+def lease_ready(connection: sqlite3.Connection, name: str, holder: int, *, hard: bool) -> Row | None:
+    """Take a lease on a ready chunk in one statement; None, and nothing taken, where it is not as simple as that."""
+    row = find(connection, name)
+    if row is None or not row.ready or row.run < 0:
+        return None
+    kind = "hard" if hard else "soft"
+    done = connection.execute(
+        "INSERT INTO leases (chunk, holder, hard, soft) SELECT c.id, h.id, ?, ? FROM chunks c, holders h"
+        " WHERE c.id = ? AND c.name = ? AND c.ready = 1 AND c.digest IS ? AND h.id = ?"
+        f" ON CONFLICT DO UPDATE SET {kind} = {kind} + 1",
+        (int(hard), int(not hard), row.id, name, row.digest, holder),
+    )
+    return row if done.rowcount == 1 else None
+
+
+def set_lease(connection: sqlite3.Connection, chunk: int, holder: int, *, hard: int, soft: int) -> None:
+    """Write down how many leases a holder has on a chunk; one statement."""
     if hard or soft:
         connection.execute(
-            "UPDATE leases SET hard = ?, soft = ? WHERE chunk = (SELECT id FROM chunks WHERE name = ?) AND holder = ?",
-            (hard, soft, name, holder),
+            "UPDATE leases SET hard = ?, soft = ? WHERE chunk = ? AND holder = ?", (hard, soft, chunk, holder)
         )
-        return
-    gone = connection.execute(
-        "DELETE FROM leases WHERE chunk = (SELECT id FROM chunks WHERE name = ?) AND holder = ? RETURNING chunk",
-        (name, holder),
-    ).fetchone()
-    if gone is None:
-        return
-    if not connection.execute("UPDATE chunks SET used = ? WHERE id = ? AND ready = 1", (now, gone[0])).rowcount:
-        drop_unwanted(connection, gone[0])
+    else:
+        connection.execute("DELETE FROM leases WHERE chunk = ? AND holder = ?", (chunk, holder))
 
 
 def new_row(connection: sqlite3.Connection, name: str, chunk: ChunkKey) -> Row:

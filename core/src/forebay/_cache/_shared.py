@@ -15,9 +15,9 @@ from forebay._cache._flight import Flight
 from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash, remove
 from forebay._cache._member import Member
 from forebay._cache._room import budget_of, grant
-from forebay._cache._rows import end_flight, find, set_lease, unready
+from forebay._cache._rows import drop_unwanted, end_flight, find, lease_ready, set_lease, unready
 from forebay._cache._types import Busy, ChunkKey, Problem, Ready
-from forebay.exceptions import BudgetTooSmallError, CacheError
+from forebay.exceptions import BudgetTooSmallError, CacheError, CacheLockTimeoutError
 from forebay.types import CacheInfo
 
 __all__ = ["SharedCache"]
@@ -53,7 +53,13 @@ class SharedCache(Cache):
 
     def acquire(self, chunk: ChunkKey, *, hard: bool) -> Ready | Busy | Flight:
         """See `Cache`."""
-        return self._enter(chunk, hard=hard, lease=True)
+        name, holder, member = chunk_name(chunk), self.member.register(), self.member
+        row = self._ledger.quick(
+            lambda connection: lease_ready(connection, name, holder, hard=hard),
+            lambda _: member.count(chunk, hard=int(hard), soft=int(not hard)),
+        )
+        ready = None if row is None else _steps.as_ready(self.layout, row)  # the lease keeps the file, if it is there
+        return ready if ready is not None else self._enter(chunk, hard=hard, lease=row is None)
 
     def poll(self, chunk: ChunkKey, *, hard: bool) -> Ready | Busy | Flight:
         """See `Cache`."""
@@ -104,8 +110,16 @@ class SharedCache(Cache):
             kind = "hard" if hard < 0 else "soft"
             logger.warning("a %s lease on %s was given back more often than taken; ignored", kind, chunk.url)
             return
-        name = chunk_name(chunk)
-        self._ledger.write_or_defer(lambda connection: self.member.settle(connection, name))
+        name, member = chunk_name(chunk), self.member
+        try:
+            done = self._ledger.quick(lambda connection: member.settle_quick(connection, name), lambda _: None)
+        except CacheLockTimeoutError as exc:
+            self._ledger.defer(lambda connection: member.settle(connection, name), exc)
+            done = True
+        except (CacheError, OSError):
+            done = None  # from within a transaction, or the ledger fails: the next call sees to both
+        if not done:
+            self._ledger.write_or_defer(lambda connection: member.settle(connection, name))
         self._notify()
 
     def harden(self, chunk: ChunkKey) -> bool:
@@ -113,12 +127,13 @@ class SharedCache(Cache):
         name, member = chunk_name(chunk), self.member
 
         def step(connection: sqlite3.Connection, _trash: Trash, holder: int) -> bool:
-            ready = _steps.is_ready(connection, layout=self.layout, name=name, holder=holder)
+            row = _steps.check_in(connection, name, holder)
             hard, soft = member.held(name)
-            if not soft:
-                return ready and hard > 0
-            set_lease(connection, name, holder, _config.wall_clock(), hard=hard + ready, soft=soft - 1)
-            return ready
+            ready = row is not None and _steps.as_ready(self.layout, row) is not None
+            if row is not None and soft:
+                set_lease(connection, row.id, holder, hard=hard + ready, soft=soft - 1)
+                drop_unwanted(connection, row.id)
+            return ready and hard + soft > 0
 
         def then(ready: bool) -> None:
             if member.held(name)[1]:

@@ -21,10 +21,11 @@ __all__ = [
     "NewFlight",
     "Seen",
     "Wanted",
+    "as_ready",
+    "check_in",
     "clear",
     "collect",
     "enter",
-    "is_ready",
     "look",
     "publish",
 ]
@@ -61,7 +62,7 @@ class Seen:
     beat: float = 0.0
 
 
-def _as_ready(layout: Layout, row: Row) -> Ready | None:
+def as_ready(layout: Layout, row: Row) -> Ready | None:
     """The chunk, if its file is still what was published: a file that somebody removed or cut is none."""
     if not row.ready or layout.size_of(row.name) != row.bytes:
         return None
@@ -82,7 +83,7 @@ def _is_registered(connection: sqlite3.Connection, holder: int) -> bool:
 def look(connection: sqlite3.Connection, layout: Layout, name: str, holder: int) -> Seen:
     """See how a chunk is, without changing anything."""
     registered, row = _is_registered(connection, holder), find(connection, name)
-    ready = None if row is None else _as_ready(layout, row)
+    ready = None if row is None else as_ready(layout, row)
     busy = None if row is None or ready is not None or row.flight is None else _as_busy(connection, row.flight)
     if row is None or busy is None:
         return Seen(registered=registered, ready=ready)
@@ -115,7 +116,7 @@ def enter(
             raise UnregisteredError
     elif not _is_registered(connection, holder):
         raise UnregisteredError
-    ready = _as_ready(layout, row)
+    ready = as_ready(layout, row)
     if ready is not None:
         if row.run < 0:  # taken in from the directory, where no URL is known
             connection.execute("UPDATE chunks SET url = ? WHERE id = ? AND url = ''", (chunk.url, row.id))
@@ -140,16 +141,15 @@ def _begin(connection: sqlite3.Connection, layout: Layout, row: Row, holder: int
     return flight
 
 
-def is_ready(connection: sqlite3.Connection, *, layout: Layout, name: str, holder: int) -> bool:
-    """Whether the chunk is ready, so that a soft lease may become hard.
+def check_in(connection: sqlite3.Connection, name: str, holder: int) -> Row | None:
+    """Find a chunk, for a holder that must be in the ledger.
 
     Raises:
-        UnregisteredError: The holder is not in the ledger.
+        UnregisteredError: It is not.
     """
     if not _is_registered(connection, holder):
         raise UnregisteredError
-    row = find(connection, name)
-    return row is not None and _as_ready(layout, row) is not None
+    return find(connection, name)
 
 
 def publish(
