@@ -17,10 +17,15 @@ def read_digests(url: str, cache: str, options: dict[str, object] | None) -> lis
         return [canon(item) for item in ds]
 
 
-def send_digests(connection: Any, barrier: Any, url: str, cache: str, options: dict[str, object] | None) -> None:
-    """Wait for the others, then read all and send what was read."""
-    barrier.wait(60)
-    connection.send(read_digests(url, cache, options))
+def send_digests(
+    connection: Any, barrier: Any, cache: str, work: list[tuple[str, str, dict[str, object] | None]]
+) -> None:
+    """Read dataset after dataset, each started together with the other processes, and send what was read."""
+    found = {}
+    for name, url, options in work:
+        barrier.wait(60)
+        found[name] = read_digests(url, cache, options)
+    connection.send(found)
 
 
 def send_indices(connection: Any, ds: Any, url: str, cache: str) -> None:
