@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import hashlib
 import os
 import threading
@@ -15,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from forebay import _config, _registry, _url
 from forebay._cache import ChunkKey, Ready
-from forebay._prefetch import ChunkRequest, EngineHandle, IOFuture, io_thread, open_engine, wait_for
+from forebay._prefetch import ChunkRequest, EngineHandle, IOFuture, before_exit, io_thread, open_engine, wait_for
 from forebay._source import close_downloader, location
 from forebay._transfer import Source, TransferPolicy, stat_object
 from forebay.downloader import Downloader, probe
@@ -291,5 +290,5 @@ def _forget_after_fork() -> None:
     _downloaders.clear()
 
 
-atexit.register(_close_downloaders)
+before_exit(_close_downloaders)
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Protocol
 from forebay import _config, _url
 from forebay._cache import ChunkKey
 from forebay._index import DatasetIndex
-from forebay._prefetch import ChunkRequest, EngineHandle, Session, io_thread, wait_for
+from forebay._prefetch import ChunkRequest, EngineHandle, Session, before_exit, io_thread, wait_for
 from forebay._registry import Resolved
 from forebay._stats import Counters
 from forebay._transfer import Source, TransferPolicy
@@ -148,7 +149,10 @@ class CachedSource(ChunkSource):
         self._capabilities = probe(downloader)
         self._evicted_before = engine.cache.evictions
         self._pid = self._opened_in = os.getpid()
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._closed = False
         self._check_budget()
+        _open_sources.add(self)
 
     @property
     def evictions(self) -> int:  # type: ignore[override]
@@ -168,6 +172,7 @@ class CachedSource(ChunkSource):
             ahead=self._look_ahead() if ahead is None else ahead,
             counters=self._counters,
         )
+        self._sessions.add(session)
         return _CachedSession(session)
 
     def check_window(self, window: int) -> None:
@@ -182,10 +187,15 @@ class CachedSource(ChunkSource):
             )
 
     def close(self) -> None:
-        """Close the downloader and give the engine back."""
-        if self._opened_in == os.getpid():  # a forked child leaves the parent's connections and leases alone
-            close_downloader(self._downloader)
-            self._engine.close()
+        """End the sessions, close the downloader and give the engine back. A second call does nothing."""
+        if self._closed or self._opened_in != os.getpid():
+            return  # a forked child leaves the parent's connections and leases alone
+        self._closed = True
+        _open_sources.discard(self)
+        for session in list(self._sessions):
+            session.close()
+        close_downloader(self._downloader)
+        self._engine.close()
 
     def _check_budget(self) -> None:
         largest, budget = self._index.largest_decoded, self._engine.cache.max_bytes
@@ -233,6 +243,17 @@ class CachedSource(ChunkSource):
             priority=(place,),
             counters=self._counters,
         )
+
+
+_open_sources: weakref.WeakSet[CachedSource] = weakref.WeakSet()
+
+
+def _close_open_sources() -> None:
+    for source in list(_open_sources):
+        source.close()
+
+
+before_exit(_close_open_sources)
 
 
 class _CachedSession:

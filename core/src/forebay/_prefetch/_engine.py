@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -25,6 +25,8 @@ logger = logging.getLogger("forebay")
 
 #: Seconds between two looks at the ledger, while another process has what we wait for.
 POLL_INTERVAL = 0.01
+#: The same for a look-ahead that found no room: nobody waits for it.
+LOOK_AHEAD_INTERVAL = 0.05
 #: Seconds that a growing chunk of unknown size holds a part of the room before it lets another go first.
 GIVE_WAY_AFTER = 2.0
 #: Seconds between two counts of the processes that share the directory's budget of requests.
@@ -36,7 +38,9 @@ class ChunkRequest:
     """One chunk that somebody wants, and what the wish holds in the ledger.
 
     ``hard`` may be switched on later, when a reader comes to wait for what was prefetched. ``lease`` is None,
-    ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch.
+    ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch. Requests that
+    share a ``turn`` take room in the order in which they were made: a later chunk must not fill the room of an earlier
+    one, only to be evicted for it.
     """
 
     key: ChunkKey
@@ -49,6 +53,7 @@ class ChunkRequest:
     lease: str | None = None
     flight: Flight | None = None
     fetched: bool = False
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class _GiveWay(Exception):
@@ -136,13 +141,13 @@ class Engine:
                 running.exception()  # seen: the cancellation is what the caller hears of
             raise
 
-    async def changed(self) -> None:
+    async def changed(self, interval: float = POLL_INTERVAL) -> None:
         """Return when something may have changed in the cache: at once for this process, soon for another."""
         self._loop = asyncio.get_running_loop()
         event = asyncio.Event()
         self._wakers.add(event)
         try:
-            async with asyncio.timeout(POLL_INTERVAL):
+            async with asyncio.timeout(interval):
                 await event.wait()
         except TimeoutError:
             return
@@ -156,7 +161,7 @@ class Engine:
         try:
             while True:
                 await self._share()
-                outcome = await self.steady(self._acquire, request)
+                outcome = await self._admit(request)
                 hit = hit and isinstance(outcome, Ready)
                 ready = await self._until_ready(request, outcome)
                 if ready is None:
@@ -219,6 +224,23 @@ class Engine:
         request.lease = None
         return False
 
+    async def _admit(self, request: ChunkRequest) -> Ready | Busy | Flight:
+        """Take a lease and, where the chunk is ours to fetch, the room for it, in turn."""
+        size = request.source.expected_decoded
+        # Somebody waits for a hard request, perhaps one that was evicted again: it stands behind no look-ahead.
+        async with nullcontext() if request.hard else request.turn:
+            while True:
+                outcome = await self.steady(self._acquire, request)
+                if not isinstance(outcome, Flight) or size is None:
+                    return outcome
+                try:
+                    await _Room(self, request, outcome).ensure(size)
+                except (_GiveWay, FlightLostError):
+                    self.give_back(request)
+                    await self.changed(LOOK_AHEAD_INTERVAL if not request.hard else POLL_INTERVAL)
+                else:
+                    return outcome
+
     async def _until_ready(self, request: ChunkRequest, outcome: Ready | Busy | Flight) -> Ready | None:
         """Fetch, or wait for whoever fetches. None: the request gave way and holds nothing."""
         while not isinstance(outcome, Ready):
@@ -267,10 +289,12 @@ class Engine:
         if ready.trusted:
             return True
         try:
-            if request.verify == "size" or ready.digest is None:
+            if request.verify == "size":
                 sound = (await self.steady(os.stat, ready.path)).st_size == ready.bytes
             else:
-                sound = await self.steady(file_digest, ready.path) == ready.digest
+                # A ledger that was lost knows no digests; what the index promises is as good, and nothing is not.
+                promised = ready.digest or request.source.digest
+                sound = promised is not None and await self.steady(file_digest, ready.path) == promised
         except FileNotFoundError:
             sound = False
         if sound:

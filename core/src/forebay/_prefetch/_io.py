@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from forebay import _config
 from forebay.exceptions import PrefetchClosedError, WorkerCrashedError
 
-__all__ = ["IOFuture", "IOThread", "after_exit", "io_thread", "wait_for"]
+__all__ = ["IOFuture", "IOThread", "after_exit", "before_exit", "io_thread", "wait_for"]
 
 T = TypeVar("T")
 logger = logging.getLogger("forebay")
@@ -158,6 +158,7 @@ class IOThread:
 
 _lock = threading.Lock()
 _current: IOThread | None = None
+_before_exit: list[Callable[[], None]] = []
 _after_exit: list[Callable[[], None]] = []
 
 
@@ -168,6 +169,11 @@ def io_thread() -> IOThread:
         if _current is None or not _current.alive:
             _current = IOThread()
         return _current
+
+
+def before_exit(callback: Callable[[], None]) -> None:
+    """Call ``callback`` at interpreter exit while the I/O thread still serves: drivers let go of what they hold."""
+    _before_exit.append(callback)
 
 
 def after_exit(callback: Callable[[], None]) -> None:
@@ -202,6 +208,8 @@ def wait_for(future: Future[T], thread: IOThread, timeout: float | None = None) 
 
 
 def _close_at_exit() -> None:
+    for callback in list(_before_exit):
+        callback()
     if _current is not None:
         _current.close()
     for callback in list(_after_exit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
@@ -16,6 +17,8 @@ from forebay.exceptions import PrefetchClosedError
 
 __all__ = ["Session"]
 
+#: Seconds that the first chunk of a session may have the link to itself.
+HEAD_START = 0.15
 #: Seconds that `Session.close` waits for its cancelled requests.
 CLOSE_DEADLINE = 2.0
 
@@ -55,6 +58,7 @@ class Session:
         self._ahead = ahead
         self._counters = counters
         self._places: dict[int, _Place] = {}
+        self._turn = asyncio.Lock()
         self._next = 0
         self._closed = False
         self._lock = threading.Lock()
@@ -67,6 +71,10 @@ class Session:
             Exception: Whatever the chunk's own fetch raised; other places go on.
         """
         begin = _config.monotonic()
+        if self._next == 0:
+            # The first chunk gets the link to itself for a moment: somebody waits for it, and for nothing behind it.
+            self._start_until(place)
+            wait([entry.future for entry in self._places.values()], HEAD_START)
         self._start_until(place + self._ahead)
         entry = self._places[place]
         if not entry.request.hard:
@@ -122,6 +130,7 @@ class Session:
             while self._next <= last:
                 number, self._next = self._next, self._next + 1
                 request = self._request(int(self._order[number]), number)
+                request.turn = self._turn
                 self._places[number] = _Place(request, self._submit(request))
 
     def _submit(self, request: ChunkRequest) -> IOFuture[Ready]:
