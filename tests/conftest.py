@@ -27,6 +27,11 @@ GRACE = 5.0
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=12, help="how many processes the crash campaign kills")
+    parser.addoption("--seed", type=int, default=1, help="the first seed of the crash campaign")
+
+
 @pytest.fixture(autouse=True)
 def isolated_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees, or writes, the user's settings, cache, proxies or home. Returns the home that it sees."""
