@@ -33,8 +33,8 @@ def test_readers_killed_at_random_moments_break_no_promise(tmp_path: Path, campa
         seen = watcher.seen()
     told = (
         f"seed {campaign_seed}: {campaign.kills} kills ({campaign.midway} among items) in {campaign.rounds} rounds,"
-        f" the slowest {campaign.slowest_round:.1f} s; next runs had an item after at most {max(campaign.starts):.2f} s;"
-        f" at most {seen.peak} of {campaign.budget} bytes in {seen.looks} looks, {seen.rate:.0f} a second"
+        f" the slowest {campaign.slowest_round:.1f} s; next runs had an item after at most {max(campaign.starts):.2f}"
+        f" s; at most {seen.peak} of {campaign.budget} bytes in {seen.looks} looks, {seen.rate:.0f} a second"
     )
     print(told)
     assert 0 < seen.peak <= campaign.budget, told

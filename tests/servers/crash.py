@@ -26,7 +26,7 @@ import forebay
 from forebay.exceptions import ForebayError
 from forebay.testing import Fault, FaultServer
 
-__all__ = ["Campaign", "Job", "Violation", "items_of", "put_random_dataset", "serve"]
+__all__ = ["CHUNK_BYTES", "ITEMS", "Campaign", "Job", "Reader", "Violation", "items_of", "put_random_dataset", "serve"]
 
 ITEMS, PER_CHUNK, ITEM_BYTES = 40, 4, 4000
 CHUNK_BYTES = PER_CHUNK * (ITEM_BYTES + 40) + 60
@@ -115,6 +115,10 @@ class Reader:
         self.process.start()
         theirs.close()
 
+    def wait_for_item(self, until: float) -> None:
+        """Wait until it has its first item, or has ended."""
+        self._told.poll(max(until - time.monotonic(), 0))
+
     def said(self) -> dict[str, Any]:
         """What it told; complete once it has ended."""
         told: dict[str, Any] = {}
@@ -177,17 +181,17 @@ class Campaign:
             Fault(status=503),
             Fault(reset=True, after=rng.randrange(4000)),
             Fault(cut=True, after=rng.randrange(4000)),
-            Fault(corrupt_at=rng.randrange(4000)),
+            Fault(corrupt_at=rng.randrange(4000)),  # at most once: twice in one chunk is an error, rightly
             Fault(delay=0.1),
         ]
-        for _ in range(rng.randrange(4)):
-            server.script(None, rng.choice(choices), skip=rng.randrange(20))
+        for fault in rng.sample(choices, rng.randrange(4)):
+            server.script(None, fault, skip=rng.randrange(20))
         server.script(None, Fault(drip=(rng.choice([500, 1000, 4000]), 0.002)), times=None)
 
     def _job(self, server: FaultServer, **changes: Any) -> Job:
         rng = self.random
         name = rng.choice(["plain", "zstd"])
-        job = {
+        job: dict[str, Any] = {
             "url": server.url(name),
             "cache_dir": str(self.directory),
             "budget": self.budget,
@@ -201,13 +205,16 @@ class Campaign:
     def _crash(self, server: FaultServer) -> None:
         """Two to four readers; some are killed, at random moments; the others must end, with every item."""
         rng, begin = self.random, time.monotonic()
-        readers = [Reader(self._job(server)) for _ in range(rng.randrange(2, 5))]
+        count = rng.randrange(2, 5)
+        doomed = rng.sample(range(count), rng.randrange(1, count + 1))
+        readers = [Reader(self._job(server, epochs=1000 if n in doomed else 2)) for n in range(count)]
         try:
-            victims = rng.sample(readers, rng.randrange(1, len(readers) + 1))
-            plan = sorted((begin + rng.random() * 0.8, number) for number in range(len(victims)))
-            for moment, number in plan:
-                threading.Event().wait(max(moment - time.monotonic(), 0))
-                victims[number].kill()
+            victims = [readers[number] for number in doomed]
+            for victim in victims:
+                if rng.random() < 0.7:
+                    victim.wait_for_item(begin + DEADLINE)
+                threading.Event().wait(rng.random() * 0.3)
+                victim.kill()
                 self.kills += 1
             self._wait(victims, begin + DEADLINE)
             survivors = [reader for reader in readers if reader not in victims]
@@ -226,15 +233,20 @@ class Campaign:
 
     def _next_run(self, server: FaultServer) -> None:
         """The first process after the crash has its first item within a second."""
-        reader = Reader(self._job(server, most=1, epochs=1, pace=0.0))
+        took = self._first_item(server, self.directory)
+        if took > NEXT_RUN:  # a busy machine is not the cache's fault: how long takes a directory that nothing befell?
+            took -= self._first_item(server, self.folder / f"fresh-{self.rounds}")
+        self.starts.append(took)
+        if took > NEXT_RUN:
+            raise self._violation(f"the next run had its first item {took:.2f} s later than one without a crash")
+
+    def _first_item(self, server: FaultServer, directory: Path) -> float:
+        reader = Reader(self._job(server, most=1, epochs=1, pace=0.0, cache_dir=str(directory)))
         try:
             self._wait([reader], time.monotonic() + DEADLINE)
-            told = self._ended_well(reader)
+            return float(self._ended_well(reader)["first"])
         finally:
             reader.end()
-        self.starts.append(told["first"])
-        if told["first"] > NEXT_RUN:
-            raise self._violation(f"the next run had its first item after {told['first']:.2f} s")
 
     def _ended_well(self, reader: Reader) -> dict[str, Any]:
         code, told = reader.process.exitcode, reader.said()
