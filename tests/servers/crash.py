@@ -52,6 +52,7 @@ class Job:
     pace: float = 0.0
     most: int = ITEMS
     log: str | None = None
+    patience: float = DEADLINE * 0.8
 
 
 def items_of(name: str, count: int = ITEMS, size: int = ITEM_BYTES) -> list[dict[str, Any]]:
@@ -59,11 +60,12 @@ def items_of(name: str, count: int = ITEMS, size: int = ITEM_BYTES) -> list[dict
     return [{"index": i, "blob": random.Random(f"{name}/{i}").randbytes(size)} for i in range(count)]
 
 
-def put_random_dataset(server: FaultServer, folder: Path, name: str, compression: str | None) -> None:
-    """Pack the items of ``name`` and have the server hold them below ``name/``."""
+def put_random_dataset(server: FaultServer, folder: Path, name: str, compression: str | None) -> list[str]:
+    """Pack the items of ``name``, have the server hold them below ``name/``, and return the keys of the chunks."""
     forebay.pack(items_of(name), folder / name, chunk_bytes=CHUNK_BYTES, compression=compression)
     for file in (folder / name).iterdir():
         server.put(f"{name}/{file.name}", file.read_bytes())
+    return [f"{name}/{file.name}" for file in (folder / name).iterdir() if file.name.startswith("chunk-")]
 
 
 def serve(job: Job, told: Connection) -> None:
@@ -72,7 +74,7 @@ def serve(job: Job, told: Connection) -> None:
     tempfile.tempdir = str(Path(job.cache_dir).parent)
     os.environ.update(FOREBAY_PREFETCH_MIN="0", FOREBAY_WAIT_TIMEOUT="30")
     if job.log is not None:
-        faulthandler.dump_traceback_later(DEADLINE * 0.8, file=open(job.log, "w"))  # noqa: SIM115 - the dump comes later
+        faulthandler.dump_traceback_later(job.patience, file=open(job.log, "w"))  # noqa: SIM115 - the dump comes later
     expected = items_of(job.expected)
     begin = time.monotonic()
     try:
@@ -130,6 +132,10 @@ class Reader:
             pass
         return told
 
+    def stacks(self) -> str:
+        """Where its threads were when its patience ended."""
+        return Path(self.job.log).read_text() if self.job.log and Path(self.job.log).exists() else ""
+
     def kill(self) -> None:
         """As the out-of-memory killer would."""
         self.process.kill()
@@ -156,6 +162,7 @@ class Campaign:
     slowest_round: float = 0.0
 
     def __post_init__(self) -> None:
+        self.chunks: list[str] = []
         self.random = random.Random(self.seed)
         self.directory = self.folder / "cache"
         self.budget = self.budget_chunks * CHUNK_BYTES
@@ -163,7 +170,7 @@ class Campaign:
     def run(self, server: FaultServer, kills: int) -> None:
         """Round after round."""
         for name, compression in (("plain", None), ("zstd", "zstd")):
-            put_random_dataset(server, self.folder, name, compression)
+            self.chunks += put_random_dataset(server, self.folder, name, compression)
         while self.kills < kills:
             self.rounds += 1
             begin = time.monotonic()
@@ -185,7 +192,7 @@ class Campaign:
             Fault(delay=0.1),
         ]
         for fault in rng.sample(choices, rng.randrange(4)):
-            server.script(None, fault, skip=rng.randrange(20))
+            server.script(rng.choice(self.chunks), fault, skip=rng.randrange(4))
         server.script(None, Fault(drip=(rng.choice([500, 1000, 4000]), 0.002)), times=None)
 
     def _job(self, server: FaultServer, **changes: Any) -> Job:
@@ -233,26 +240,28 @@ class Campaign:
 
     def _next_run(self, server: FaultServer) -> None:
         """The first process after the crash has its first item within a second."""
-        took = self._first_item(server, self.directory)
+        took, stacks = self._first_item(server, self.directory)
         if took > NEXT_RUN:  # a busy machine is not the cache's fault: how long takes a directory that nothing befell?
-            took -= self._first_item(server, self.folder / f"fresh-{self.rounds}")
+            took -= self._first_item(server, self.folder / f"fresh-{self.rounds}")[0]
         self.starts.append(took)
         if took > NEXT_RUN:
-            raise self._violation(f"the next run had its first item {took:.2f} s later than one without a crash")
+            raise self._violation(
+                f"the next run had its first item {took:.2f} s later than one without a crash\n{stacks}"
+            )
 
-    def _first_item(self, server: FaultServer, directory: Path) -> float:
-        reader = Reader(self._job(server, most=1, epochs=1, pace=0.0, cache_dir=str(directory)))
+    def _first_item(self, server: FaultServer, directory: Path) -> tuple[float, str]:
+        job = self._job(server, most=1, epochs=1, pace=0.0, cache_dir=str(directory), patience=NEXT_RUN / 2)
+        reader = Reader(job)
         try:
             self._wait([reader], time.monotonic() + DEADLINE)
-            return float(self._ended_well(reader)["first"])
+            return float(self._ended_well(reader)["first"]), reader.stacks()
         finally:
             reader.end()
 
     def _ended_well(self, reader: Reader) -> dict[str, Any]:
         code, told = reader.process.exitcode, reader.said()
         if code is None and "done" not in told:
-            stacks = Path(reader.job.log).read_text() if reader.job.log and Path(reader.job.log).exists() else ""
-            raise self._violation(f"a reader did not end within {DEADLINE} s; {reader.job}\n{stacks}")
+            raise self._violation(f"a reader did not end within {DEADLINE} s; {reader.job}\n{reader.stacks()}")
         if code or "done" not in told:
             raise self._violation(f"a reader ended with {code}: {told}; {reader.job}")
         return told

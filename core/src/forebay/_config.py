@@ -25,6 +25,7 @@ __all__ = [
     "cache_dir_setting",
     "default_cache_dir",
     "environ",
+    "eviction",
     "format_size",
     "load_settings",
     "log_once",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 _FILE = "forebay.toml"
+#: How a full cache chooses what goes; the first is the default.
+EVICTIONS = ("clairvoyant", "lru")
 _UNITS: dict[str, int] = {"": 1, "b": 1} | {
     prefix + ending: base**power
     for power, prefix in enumerate("kmgtp", start=1)
@@ -146,6 +149,7 @@ class Settings:
     aliases: Mapping[str, Alias] = field(default_factory=dict)
     cache_dir: Path | None = None
     max_cache_bytes: int | None = None
+    eviction: str | None = None
     backends: Mapping[str, str] = field(default_factory=dict)
     source: Path | None = None
 
@@ -206,13 +210,15 @@ def _settings(path: Path, document: Mapping[str, Any]) -> Settings:
     _known(path, "", document, ("scheme", "cache", "backends"))
     tables = {name: _table(path, name, document.get(name, {})) for name in ("scheme", "cache", "backends")}
     cache = tables["cache"]
-    _known(path, "cache", cache, ("dir", "max_bytes"))
+    _known(path, "cache", cache, ("dir", "max_bytes", "eviction"))
     directory = _typed(path, "cache.dir", cache.get("dir"))
     limit = cache.get("max_bytes")
+    policy = _typed(path, "cache.eviction", cache.get("eviction"))
     return Settings(
         aliases=_aliases(path, tables["scheme"]),
         cache_dir=None if directory is None else path.parent / Path(directory).expanduser(),
         max_cache_bytes=None if limit is None else parse_size(limit, option="cache.max_bytes", origin=str(path)),
+        eviction=policy and _policy(policy, "cache.eviction", str(path)),
         backends={
             scheme.lower(): _typed(path, f"backends.{scheme}", name) or ""
             for scheme, name in tables["backends"].items()
@@ -273,6 +279,26 @@ def default_cache_dir() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("forebay", appauthor=False)
+
+
+def eviction() -> str:
+    """What a full cache lets go of first, from ``FOREBAY_EVICTION`` or ``[cache] eviction``.
+
+    ``"clairvoyant"``, unless set: the chunk that all readers need last. ``"lru"``: the one that was used last.
+    """
+    text = environ().get("FOREBAY_EVICTION", "").strip()
+    return _policy(text, "FOREBAY_EVICTION", "environment") if text else load_settings().eviction or EVICTIONS[0]
+
+
+def _policy(text: str, option: str, origin: str) -> str:
+    word = text.lower()
+    if word not in EVICTIONS:
+        raise ConfigError(
+            f"{option} must be {' or '.join(EVICTIONS)}, not {text!r}{near(word, EVICTIONS)}",
+            option=option,
+            origin=origin,
+        )
+    return word
 
 
 def prefetch_override() -> bool | int | None:

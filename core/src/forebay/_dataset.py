@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
@@ -179,8 +180,10 @@ class ChunkedDataset:
                 held.session.done(place)
         return opened
 
-    def _hold(self, order: Sequence[int], *, ahead: int | None) -> _Held:
-        held = _Held(self._source.session(order, ahead=ahead))
+    def _hold(
+        self, order: Sequence[int] | NDArray[np.int64], *, ahead: int | None, then: NDArray[np.int64] | None = None
+    ) -> _Held:
+        held = _Held(self._source.session(order, ahead=ahead, then=then))
         self._sessions.add(held)
         return held
 
@@ -188,9 +191,9 @@ class ChunkedDataset:
         spec = self._spec
         window = spec.shuffle_window if spec.shuffle else 0
         plan = EpochPlan(sizes=np.diff(self._starts), seed=spec.seed, epoch=epoch, window=window)
-        order = plan.chunks()
+        order, then = plan.chunks(), replace(plan, epoch=epoch + 1).chunks()
         readers: dict[int, ChunkReader] = {}
-        with closing(self._hold(order.tolist(), ahead=spec.ahead)) as held:
+        with closing(self._hold(order, ahead=spec.ahead, then=then)) as held:
             for step in plan.steps(order):
                 reader = self._enter_chunk(held.session, int(order[step.place]), step.place)
                 if reader is not None:

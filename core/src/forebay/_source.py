@@ -6,12 +6,14 @@ import hashlib
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from forebay import _config, _url
-from forebay._cache import ChunkKey
+from forebay._cache import ChunkKey, PlanReader
 from forebay._index import DatasetIndex
 from forebay._prefetch import ChunkRequest, EngineHandle, Session, before_exit, io_thread, wait_for
 from forebay._registry import Resolved
@@ -20,6 +22,9 @@ from forebay._transfer import Source, TransferPolicy
 from forebay.downloader import Downloader, probe
 from forebay.exceptions import BudgetTooSmallError, ObjectNotFoundError
 from forebay.types import CodecSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "CachedSource",
@@ -62,8 +67,13 @@ class ChunkSource(ABC):
     evictions: int = 0
 
     @abstractmethod
-    def session(self, order: Sequence[int], *, ahead: int | None) -> ChunkSession:
-        """Start a way through ``order``; ``ahead`` None takes the source's own look-ahead."""
+    def session(
+        self, order: Sequence[int] | NDArray[np.int64], *, ahead: int | None, then: NDArray[np.int64] | None = None
+    ) -> ChunkSession:
+        """Start a way through ``order``; ``ahead`` None takes the source's own look-ahead.
+
+        ``then`` is the order of the epoch after this one, for readers that go on; the cache keeps what it can for it.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -81,7 +91,9 @@ class LocalSource(ChunkSource):
         self._root = root
         self._index = index
 
-    def session(self, order: Sequence[int], *, ahead: int | None) -> ChunkSession:
+    def session(
+        self, order: Sequence[int] | NDArray[np.int64], *, ahead: int | None, then: NDArray[np.int64] | None = None
+    ) -> ChunkSession:
         """Nothing is fetched, so there is nothing to look ahead for."""
         return _LocalSession(self._root, self._index, order)
 
@@ -93,7 +105,7 @@ class LocalSource(ChunkSource):
 
 
 class _LocalSession:
-    def __init__(self, root: Path, index: DatasetIndex, order: Sequence[int]) -> None:
+    def __init__(self, root: Path, index: DatasetIndex, order: Sequence[int] | NDArray[np.int64]) -> None:
         self._root, self._index, self._order = root, index, order
 
     def take(self, place: int) -> Path:
@@ -151,6 +163,7 @@ class CachedSource(ChunkSource):
         self._pid = self._opened_in = os.getpid()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._closed = False
+        self._resting: list[PlanReader] = []
         self._check_budget()
         _open_sources.add(self)
 
@@ -159,7 +172,9 @@ class CachedSource(ChunkSource):
         """Chunks evicted in this process since the source was made."""
         return self._engine.cache.evictions - self._evicted_before
 
-    def session(self, order: Sequence[int], *, ahead: int | None) -> ChunkSession:
+    def session(
+        self, order: Sequence[int] | NDArray[np.int64], *, ahead: int | None, then: NDArray[np.int64] | None = None
+    ) -> ChunkSession:
         """Start a way through ``order`` with requests in that order."""
         if self._pid != os.getpid():
             self._pid, self._capabilities = os.getpid(), probe(self._downloader)
@@ -173,7 +188,18 @@ class CachedSource(ChunkSource):
             counters=self._counters,
         )
         self._sessions.add(session)
-        return _CachedSession(session)
+        if then is None:
+            return _CachedSession(session)
+        reader = self._resting.pop() if self._resting else handle.cache.plan_reader(self._identity)
+        reader.declare(np.asarray(order, np.int64), then)
+        return _PlannedSession(session, reader, len(order), self._rest)
+
+    def _rest(self, reader: PlanReader) -> None:
+        """Keep the plan of a reader that has stopped: the same one probably goes on with the next epoch."""
+        if self._resting or self._closed:
+            reader.close()
+        else:
+            self._resting.append(reader)
 
     def check_window(self, window: int) -> None:
         """Refuse a shuffle window that the budget cannot hold."""
@@ -194,6 +220,8 @@ class CachedSource(ChunkSource):
         _open_sources.discard(self)
         for session in list(self._sessions):
             session.close()
+        for reader in self._resting:
+            reader.close()
         close_downloader(self._downloader)
         self._engine.close()
 
@@ -226,6 +254,7 @@ class CachedSource(ChunkSource):
                 url=_url.redact(url),
                 identity=entry.name,
                 suffix=Path(entry.name).suffix,
+                number=chunk,
             ),
             source=Source(
                 downloader=self._downloader,
@@ -266,6 +295,33 @@ class _CachedSession:
 
     def take(self, place: int) -> Path:
         return self._session.take(place).path
+
+
+class _PlannedSession(_CachedSession):
+    """A session whose reader told the cache what it will read, and says how far it is."""
+
+    def __init__(self, session: Session, reader: PlanReader, places: int, rest: Callable[[PlanReader], None]) -> None:
+        super().__init__(session)
+        self.done = self._done
+        self.close = self._close
+        self._reader: PlanReader | None = reader
+        self._places = places
+        self._reached = 0
+        self._rest = rest
+
+    def _done(self, place: int) -> None:
+        if self._reader is not None:
+            self._reached = max(self._reached, place + 1)
+            self._reader.reached(self._reached)  # before the release, which makes the chunk one that may go
+        self._session.done(place)
+
+    def _close(self) -> None:
+        self._session.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            if self._reached < self._places:
+                reader.reached(0)  # the epoch was not read to its end: the next iteration begins it again
+            self._rest(reader)
 
 
 def close_downloader(downloader: Downloader) -> None:

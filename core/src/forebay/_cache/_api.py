@@ -8,6 +8,7 @@ from pathlib import Path
 
 from forebay._cache._flight import Flight
 from forebay._cache._layout import Layout
+from forebay._cache._plans import PlanReader
 from forebay._cache._types import Busy, ChunkKey, Problem, Ready
 from forebay.types import CacheInfo
 
@@ -50,6 +51,10 @@ class Cache(ABC):
     @abstractmethod
     def soften(self, chunk: ChunkKey) -> None:
         """Make a hard lease of ours soft."""
+
+    @abstractmethod
+    def plan_reader(self, dataset: str) -> PlanReader:
+        """A reader of ``dataset``, to tell the cache what it will read; close it when it reads no more."""
 
     @abstractmethod
     def discard(self, chunk: ChunkKey) -> None:

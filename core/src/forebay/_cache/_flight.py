@@ -68,7 +68,9 @@ class Flight:
         """
         with self._lock:
             self._check()
-            ready = self._cache.publish(self._chunk, self._number, self.temp, size=bytes, digest=digest, etag=etag)
+            ready = self._cache.publish(
+                self._chunk, self._number, self.temp, size=bytes, digest=digest, etag=etag, early=not self.hard
+            )
             self._over = True
             return ready
 

@@ -19,11 +19,12 @@ from forebay._cache import _recover, _rows
 from forebay._cache._holders import HolderLock
 from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash
 from forebay._cache._ledger import Ledger
+from forebay._cache._plans import Plans
 from forebay._cache._room import budget_of, shrink
-from forebay._cache._types import ChunkKey
+from forebay._cache._types import ChunkKey, UnregisteredError
 from forebay.exceptions import CacheError
 
-__all__ = ["Member", "UnregisteredError"]
+__all__ = ["Member"]
 
 T = TypeVar("T")
 #: A step inside a write transaction, with a place for what it unlinks.
@@ -37,10 +38,6 @@ _MOST_STAMPS = 64
 _NOBODY = -1
 
 
-class UnregisteredError(Exception):
-    """The holder has no row in this ledger; it registers again and repeats the step. Never leaves the package."""
-
-
 @dataclass(slots=True)
 class _Held:
     chunk: ChunkKey
@@ -51,8 +48,9 @@ class _Held:
 class Member:
     """The holder that this process is.
 
-    What it holds is counted here too: that is declared again when the ledger was replaced, and a lease is given back by
-    writing the count down, not by subtracting, so that it does not matter how often or when that is done.
+    What it holds, and what its readers will read, is known here too: that is declared again when the ledger was
+    replaced, and a lease is given back by writing the count down, not by subtracting, so that it does not matter how
+    often or when that is done.
     """
 
     def __init__(self, layout: Layout, *, max_bytes: int | None) -> None:
@@ -66,6 +64,7 @@ class Member:
         # Guarded by the ledger's mutex: our leases, and when we last used chunks.
         self._held: dict[str, _Held] = {}
         self._used: dict[str, float] = {}
+        self.plans = Plans(self)
         used = self.ledger.read(lambda connection: budget_of(connection, 0)).used
         self.fallback = int(_SHARE_OF_FREE * (shutil.disk_usage(layout.directory).free + used))
 
@@ -142,6 +141,7 @@ class Member:
             self._lock, self._number = None, _NOBODY
             with self.ledger.mutex:
                 self._held.clear()
+                self.plans.clear()
             if lock is not None:
                 self.ledger.write_or_defer(lambda connection: _bury(connection, self.layout, number))
                 lock.close()
@@ -157,6 +157,7 @@ class Member:
         self.ledger.reset_after_fork()
         self._held.clear()
         self._used.clear()
+        self.plans.clear()
 
     # Our leases.
 
@@ -190,7 +191,7 @@ class Member:
     def settle_quick(self, connection: sqlite3.Connection, name: str) -> bool | None:
         """`settle` in one statement; None, and nothing done, where more is to be done."""
         row = _rows.find(connection, name)
-        if row is None or not row.ready or len(self._used) >= _MOST_STAMPS:
+        if row is None or not row.ready or len(self._used) >= _MOST_STAMPS or self.plans.moved:
             return None
         self._set(connection, row)
         return True
@@ -202,14 +203,15 @@ class Member:
             self._used[row.name] = _config.wall_clock()
 
     def _stamp(self, connection: sqlite3.Connection) -> None:
-        """Write down when chunks were last used.
+        """Write down when chunks were last used, and how far our readers are.
 
         Not at each release: that would double the time that one takes, and a time that comes late, or is lost with its
         process, makes a worse choice of what to evict and nothing else.
         """
         stamps = [(used, name) for name, used in self._used.items()]
         self._used.clear()
-        connection.executemany("UPDATE chunks SET used = ? WHERE name = ? AND ready = 1", stamps)
+        connection.executemany("UPDATE chunks SET used = ?, early = 0 WHERE name = ? AND ready = 1", stamps)
+        self.plans.stamp(connection)
 
     def _insert(self, connection: sqlite3.Connection, trash: Trash, *, lock: HolderLock) -> tuple[int, int | None]:
         _recover.begin_run(connection, self.layout, trash)
@@ -225,6 +227,7 @@ class Member:
         for name, held in self._held.items():
             row = _rows.find(connection, name) or _rows.new_row(connection, name, held.chunk)
             connection.execute("INSERT INTO leases VALUES (?, ?, ?, ?)", (row.id, number, held.hard, held.soft))
+        self.plans.insert_all(connection, number)
         self._record_budget(connection, trash)
         return number, others
 

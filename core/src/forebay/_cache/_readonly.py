@@ -11,6 +11,7 @@ from forebay._cache import _inspect, _recover
 from forebay._cache._api import Cache
 from forebay._cache._flight import Flight
 from forebay._cache._layout import FINAL, Layout, chunk_name
+from forebay._cache._plans import PlanReader
 from forebay._cache._types import Busy, ChunkKey, Problem, Ready
 from forebay.exceptions import CacheError
 from forebay.types import CacheInfo
@@ -66,6 +67,10 @@ class ReadOnlyCache(Cache):
 
     def soften(self, chunk: ChunkKey) -> None:
         """See `Cache`."""
+
+    def plan_reader(self, dataset: str) -> PlanReader:
+        """Nothing is evicted here, so nobody listens."""
+        return PlanReader()
 
     def discard(self, chunk: ChunkKey) -> None:
         """Remember that the chunk is damaged; the file stays."""

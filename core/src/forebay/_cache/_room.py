@@ -1,26 +1,28 @@
 """The budget: what is reserved, who waits for room, and which chunks go to make it.
 
 Hard waiters are served in the order of their tickets; nobody overtakes the first of them. Chunks without leases go
-first, then, for a hard waiter, prefetched ones, then flights that themselves wait for room while they hold some: so no
-two of them can hold half each and wait for ever.
+first and, for a hard waiter, prefetched ones (`_victims` says in which order), then flights that themselves wait for
+room while they hold some: so no two of them can hold half each and wait for ever.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from forebay import _config
 from forebay._cache._layout import Layout, Trash
 from forebay._cache._rows import lose_flight, unready
 from forebay._cache._types import FlightLostError
+from forebay._cache._victims import Need, Victim, choose, idle, pick
 from forebay.exceptions import BudgetTooSmallError
+
+if TYPE_CHECKING:
+    from forebay._cache._foresight import Foresight
 
 __all__ = ["WAITER_PATIENCE", "Budget", "budget_of", "grant", "shrink"]
 
-#: A chunk that may go: row, name, bytes.
-Victim = tuple[int, str, int]
 #: Seconds without a word after which a waiter loses its turn (not its place): its process may be stopped.
 WAITER_PATIENCE = 5.0
 
@@ -56,6 +58,7 @@ def grant(
     *,
     hard: bool,
     fallback: int,
+    foresight: Foresight | None,
     trash: Trash,
 ) -> tuple[bool, int]:
     """Make the flight's reservation ``total`` bytes; returns whether it is, and how many chunks were evicted.
@@ -78,7 +81,8 @@ def grant(
     granted, evicted = ahead is None or (hard and ticket is not None and ticket <= ahead), 0
     missing = total - reserved - budget.free
     if granted and missing > 0:
-        granted, evicted = _make_room(connection, layout, flight, missing, hard=hard, trash=trash)
+        need = Need(flight=flight, total=total, missing=missing, hard=hard)
+        granted, evicted = _make_room(connection, layout, foresight, need, trash)
     if granted:
         connection.execute(
             "UPDATE flights SET reserved = ?, hard = ?, beat = ?, waiting = 0, ticket = NULL WHERE id = ?",
@@ -92,7 +96,7 @@ def grant(
 def shrink(connection: sqlite3.Connection, layout: Layout, fallback: int, trash: Trash) -> int:
     """Evict chunks without leases until the budget holds, as far as that goes; returns how many went."""
     missing = -budget_of(connection, fallback).free
-    victims, _ = _pick(_idle(connection), missing)
+    victims, _ = pick(idle(connection), missing)
     return sum(_evict(connection, layout, victim, trash) for victim in victims)
 
 
@@ -121,31 +125,6 @@ def _queue(connection: sqlite3.Connection, flight: int, now: float, *, hard: boo
     )
 
 
-def _idle(connection: sqlite3.Connection) -> Iterator[Victim]:
-    """Ready chunks without leases, the longest unused first."""
-    return connection.execute(
-        "SELECT id, name, bytes FROM chunks WHERE ready = 1"
-        " AND NOT EXISTS (SELECT 1 FROM leases WHERE chunk = chunks.id) ORDER BY used"
-    )
-
-
-def _prefetched(connection: sqlite3.Connection) -> Iterator[Victim]:
-    """Ready chunks with soft leases only, the longest unused first."""
-    return connection.execute(
-        "SELECT c.id, c.name, c.bytes FROM chunks c JOIN leases l ON l.chunk = c.id WHERE c.ready = 1"
-        " GROUP BY c.id HAVING sum(l.hard) = 0 ORDER BY c.used"
-    )
-
-
-def _pick(candidates: Iterator[Victim], missing: int) -> tuple[list[Victim], int]:
-    """The first candidates that together free ``missing`` bytes, and how many bytes are missing after them."""
-    victims = []
-    while missing > 0 and (victim := next(candidates, None)) is not None:
-        victims.append(victim)
-        missing -= victim[2]
-    return victims, missing
-
-
 def _evict(connection: sqlite3.Connection, layout: Layout, victim: Victim, trash: Trash) -> bool:
     chunk, name, _ = victim
     if unready(connection, layout, chunk, name, trash):
@@ -156,20 +135,17 @@ def _evict(connection: sqlite3.Connection, layout: Layout, victim: Victim, trash
 
 
 def _make_room(
-    connection: sqlite3.Connection, layout: Layout, flight: int, missing: int, *, hard: bool, trash: Trash
+    connection: sqlite3.Connection, layout: Layout, foresight: Foresight | None, need: Need, trash: Trash
 ) -> tuple[bool, int]:
-    """Free ``missing`` bytes, or touch nothing where that cannot be; returns whether, and how many were evicted."""
-    victims, left = _pick(_idle(connection), missing)
-    if hard:
-        more, left = _pick(_prefetched(connection), left)
-        victims += more
+    """Free the missing bytes, or touch nothing where that cannot be; returns whether, and how many were evicted."""
+    victims, left = choose(connection, foresight, need)
     losers: list[int] = []
-    if hard and left > 0:
+    if need.hard and left > 0:
         # Flights whose file exists give its bytes back; the others only when their owners notice.
         for other, temp, reserved in connection.execute(
             "SELECT id, temp, reserved FROM flights WHERE waiting = 1 AND lost = 0 AND reserved > 0 AND id <> ?"
             " ORDER BY hard, ticket DESC",
-            (flight,),
+            (need.flight,),
         ).fetchall():
             if left <= 0:
                 break

@@ -89,7 +89,7 @@ def set_lease(connection: sqlite3.Connection, chunk: int, holder: int, *, hard: 
 def new_row(connection: sqlite3.Connection, name: str, chunk: ChunkKey) -> Row:
     """Begin to know a chunk."""
     (number,) = connection.execute(
-        "INSERT INTO chunks (name, url) VALUES (?, ?) RETURNING id", (name, chunk.url)
+        "INSERT INTO chunks (name, url, number) VALUES (?, ?, ?) RETURNING id", (name, chunk.url, chunk.number)
     ).fetchone()
     return Row(number, name, 0, 0, None, -1, None)
 
@@ -108,7 +108,7 @@ def unready(connection: sqlite3.Connection, layout: Layout, chunk: int, name: st
     if not remove(layout.final(name), trash):
         return False
     connection.execute(
-        "UPDATE chunks SET ready = 0, bytes = 0, digest = NULL, etag = NULL, run = -1 WHERE id = ?", (chunk,)
+        "UPDATE chunks SET ready = 0, bytes = 0, digest = NULL, etag = NULL, run = -1, early = 0 WHERE id = ?", (chunk,)
     )
     drop_unwanted(connection, chunk)
     return True
@@ -158,11 +158,12 @@ def end_flight(connection: sqlite3.Connection, layout: Layout, flight: int, tras
 
 
 def bury(connection: sqlite3.Connection, layout: Layout, holder: int, trash: Trash) -> None:
-    """Forget a dead holder: its flights, leases and row."""
+    """Forget a dead holder: its flights, leases, plans and row."""
     for (flight,) in connection.execute("SELECT id FROM flights WHERE holder = ?", (holder,)).fetchall():
         end_flight(connection, layout, flight, trash)
     held = connection.execute("SELECT chunk FROM leases WHERE holder = ?", (holder,)).fetchall()
     connection.execute("DELETE FROM leases WHERE holder = ?", (holder,))
+    connection.execute("DELETE FROM plans WHERE holder = ?", (holder,))
     for (chunk,) in held:
         drop_unwanted(connection, chunk)
     connection.execute("DELETE FROM holders WHERE id = ?", (holder,))

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forebay import _config
 from forebay._cache import _inspect, _recover, _steps
@@ -14,11 +15,15 @@ from forebay._cache._api import Cache
 from forebay._cache._flight import Flight
 from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash, remove
 from forebay._cache._member import Member
+from forebay._cache._plans import PlanReader, SharedPlanReader
 from forebay._cache._room import budget_of, grant
 from forebay._cache._rows import drop_unwanted, end_flight, find, lease_ready, set_lease, unready
 from forebay._cache._types import Busy, ChunkKey, Problem, Ready
 from forebay.exceptions import BudgetTooSmallError, CacheError, CacheLockTimeoutError
 from forebay.types import CacheInfo
+
+if TYPE_CHECKING:
+    from forebay._cache._foresight import Foresight
 
 __all__ = ["SharedCache"]
 
@@ -42,6 +47,8 @@ class SharedCache(Cache):
         self._subscribers: dict[object, Callable[[], None]] = {}
         self._on_close = on_close
         self._reaped_at = 0.0
+        self._by_plans = _config.eviction() == "clairvoyant"
+        self._foresight: Foresight | None = None
         self._closed = False
         self.member.bury_dead()
 
@@ -49,6 +56,7 @@ class SharedCache(Cache):
         """In a forked child, before anything else runs."""
         self.member.forked()
         self._subscribers.clear()
+        self._foresight = None
         self.evictions = 0
 
     def acquire(self, chunk: ChunkKey, *, hard: bool) -> Ready | Busy | Flight:
@@ -132,6 +140,7 @@ class SharedCache(Cache):
             ready = row is not None and _steps.as_ready(self.layout, row) is not None
             if row is not None and soft:
                 set_lease(connection, row.id, holder, hard=hard + ready, soft=soft - 1)
+                connection.execute("UPDATE chunks SET early = 0 WHERE id = ? AND early = 1", (row.id,))
                 drop_unwanted(connection, row.id)
             return ready and hard + soft > 0
 
@@ -142,6 +151,10 @@ class SharedCache(Cache):
         done = member.write_as_holder(step, then)
         self._notify()
         return done
+
+    def plan_reader(self, dataset: str) -> PlanReader:
+        """See `Cache`."""
+        return SharedPlanReader(self.member.plans, dataset) if self._by_plans else PlanReader()
 
     # A flight's way; called by `Flight`.
 
@@ -162,9 +175,17 @@ class SharedCache(Cache):
         return self.member.bury_dead() > 0 and self._grant(flight, total, hard=hard)
 
     def _grant(self, flight: int, total: int, *, hard: bool) -> bool:
+        foresight = self._look_forward()
         granted, evicted = self.member.write(
             lambda connection, trash: grant(
-                connection, self.layout, flight, total, hard=hard, fallback=self.member.fallback, trash=trash
+                connection,
+                self.layout,
+                flight,
+                total,
+                hard=hard,
+                fallback=self.member.fallback,
+                foresight=foresight,
+                trash=trash,
             )
         )
         self.evictions += evicted
@@ -172,7 +193,28 @@ class SharedCache(Cache):
             self._notify()
         return granted
 
-    def publish(self, chunk: ChunkKey, flight: int, temp: Path, *, size: int, digest: str, etag: str | None) -> Ready:
+    def _look_forward(self) -> Foresight | None:
+        """What is known of the plans, brought up to date here, where nobody waits for it."""
+        if not self._by_plans:
+            return None
+        if self._foresight is None:
+            from forebay._cache._foresight import Foresight  # NumPy, which looking at a cache does not need
+
+            self._foresight = Foresight()
+        self._ledger.read(self._foresight.refresh)
+        return self._foresight
+
+    def publish(
+        self,
+        chunk: ChunkKey,
+        flight: int,
+        temp: Path,
+        *,
+        size: int,
+        digest: str,
+        etag: str | None,
+        early: bool,
+    ) -> Ready:
         """Give a finished file its name, and say so, in one transaction."""
         name = chunk_name(chunk)
         self._ledger.write(
@@ -185,6 +227,7 @@ class SharedCache(Cache):
                 size=size,
                 digest=digest,
                 etag=etag,
+                early=early,
                 fallback=self.member.fallback,
             )
         )

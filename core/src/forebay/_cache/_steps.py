@@ -11,10 +11,9 @@ from pathlib import Path
 from forebay import _config
 from forebay._cache import _recover
 from forebay._cache._layout import INDEX, Layout, Trash, remove
-from forebay._cache._member import UnregisteredError
 from forebay._cache._room import budget_of, shrink
 from forebay._cache._rows import Row, add_lease, find, lose_flight, new_row, unready
-from forebay._cache._types import Busy, ChunkKey, FlightLostError, Ready
+from forebay._cache._types import Busy, ChunkKey, FlightLostError, Ready, UnregisteredError
 from forebay.exceptions import CacheError
 
 __all__ = [
@@ -116,10 +115,13 @@ def enter(
             raise UnregisteredError
     elif not _is_registered(connection, holder):
         raise UnregisteredError
+    if row.run < 0:  # perhaps taken in from the directory, where neither URL nor number is known
+        connection.execute(
+            "UPDATE chunks SET url = ?1, number = ?2 WHERE id = ?3 AND (url = '' OR number IS NOT ?2)",
+            (chunk.url, chunk.number, row.id),
+        )
     ready = as_ready(layout, row)
     if ready is not None:
-        if row.run < 0:  # taken in from the directory, where no URL is known
-            connection.execute("UPDATE chunks SET url = ? WHERE id = ? AND url = ''", (chunk.url, row.id))
         return ready
     if row.ready and not unready(connection, layout, row.id, name, trash):
         path = layout.final(name)
@@ -162,6 +164,7 @@ def publish(
     size: int,
     digest: str,
     etag: str | None,
+    early: bool,
     fallback: int,
 ) -> None:
     """Rename the file and make the chunk ready. The rename comes last: until the commit, the flight covers both names.
@@ -184,8 +187,8 @@ def publish(
     connection.execute("DELETE FROM flights WHERE id = ?", (flight,))
     connection.execute(
         "UPDATE chunks SET ready = 1, bytes = ?, digest = ?, etag = ?, used = ?, flight = NULL,"
-        " run = (SELECT run FROM account) WHERE id = ?",
-        (size, digest, etag, _config.wall_clock(), row.id),
+        " early = ?, run = (SELECT run FROM account) WHERE id = ?",
+        (size, digest, etag, _config.wall_clock(), int(early), row.id),
     )
     os.replace(temp, layout.final(name))
 

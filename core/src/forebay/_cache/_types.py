@@ -7,7 +7,7 @@ from pathlib import Path
 
 from forebay.exceptions import CacheError
 
-__all__ = ["Busy", "ChunkKey", "FlightLostError", "Problem", "Ready"]
+__all__ = ["Busy", "ChunkKey", "FlightLostError", "Problem", "Ready", "UnregisteredError"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,13 +16,14 @@ class ChunkKey:
 
     ``dataset`` is the hex identity of the dataset and names its folder; ``url`` is the chunk's redacted URL, for
     people; ``identity`` is the text that the file name is hashed from, different for different chunks and never shown;
-    ``suffix`` is kept on the file name.
+    ``suffix`` is kept on the file name; ``number`` is the one by which plans name the chunk of a dataset.
     """
 
     dataset: str
     url: str
     identity: str
     suffix: str = ""
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +62,7 @@ class Problem:
 
 class FlightLostError(CacheError):
     """A flight was taken over, or gave way to a reader; its owner aborts it and asks again."""
+
+
+class UnregisteredError(Exception):
+    """The holder has no row in this ledger; it registers again and repeats the step. Never leaves the package."""

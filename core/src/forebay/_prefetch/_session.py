@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from forebay import _config
 from forebay._cache import Ready
@@ -14,6 +15,10 @@ from forebay._prefetch._engine import ChunkRequest, Engine
 from forebay._prefetch._io import IOFuture, IOThread, wait_for
 from forebay._stats import Counters
 from forebay.exceptions import PrefetchClosedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Session"]
 
@@ -45,7 +50,7 @@ class Session:
         self,
         engine: Engine,
         thread: IOThread,
-        order: Sequence[int],
+        order: Sequence[int] | NDArray[np.int64],
         request: Callable[[int, int], ChunkRequest],
         *,
         ahead: int,

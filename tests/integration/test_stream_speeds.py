@@ -1,0 +1,130 @@
+"""Readers of different speed in room for two chunks: every item, in order, each time, whatever the look-ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from servers.crash import CHUNK_BYTES, ITEMS, Job, Reader, items_of, put_random_dataset
+from servers.watcher import Watcher
+
+import forebay
+from forebay.testing import Fault, FaultServer
+
+#: Seconds between two items of the first, second and third reader.
+PACES = (0.0, 0.004, 0.001)
+BUDGET = 2 * CHUNK_BYTES
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FaultServer]:
+    with FaultServer() as running:
+        put_random_dataset(running, tmp_path, "plain", None)
+        put_random_dataset(running, tmp_path, "zstd", "zstd")
+        running.script(None, Fault(drip=(4000, 0.001)), times=None)
+        yield running
+
+
+def cleanly_closed(directory: Path) -> None:
+    with forebay.ChunkCache(directory) as cache:
+        info = cache.info()
+        assert (info.leases, info.holders) == (0, 0)
+        assert cache.verify() == []
+    assert not list(directory.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("readers", [2, 3])
+@pytest.mark.parametrize("name", ["plain", "zstd"])
+def test_processes_of_different_speed_all_read_everything_in_order(
+    server: FaultServer, tmp_path: Path, name: str, readers: int
+) -> None:
+    """FAULTS C1, C2, A4, A7, A8: the fast one never takes what the slow one needs, and nobody waits for ever."""
+    directory = tmp_path / "cache"
+    with Watcher(directory) as watcher:
+        for prefetch in range(5):
+            job = Job(
+                url=server.url(name),
+                cache_dir=str(directory),
+                budget=BUDGET,
+                expected=name,
+                prefetch=prefetch,
+                epochs=1,
+            )
+            running = [Reader(replace(job, pace=pace)) for pace in PACES[:readers]]
+            try:
+                for reader in running:
+                    reader.process.join(DEADLINE)
+                told = [reader.said() for reader in running]
+                assert all("done" in one for one in told), (prefetch, told)
+            finally:
+                for reader in running:
+                    reader.end()
+        assert 0 < watcher.seen().peak <= BUDGET
+    cleanly_closed(directory)
+
+
+@pytest.mark.parametrize("readers", [2, 3])
+@pytest.mark.parametrize("name", ["plain", "zstd"])
+def test_threads_of_different_speed_all_read_everything_in_order(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, readers: int
+) -> None:
+    """FAULTS C1, A7, A8: each thread has a dataset of its own, on one engine."""
+    monkeypatch.setenv("FOREBAY_PREFETCH_MIN", "0")
+    monkeypatch.setenv("FOREBAY_WAIT_TIMEOUT", "30")
+    directory, expected = tmp_path / "cache", items_of(name)
+    found: dict[tuple[int, float], object] = {}
+
+    def read(prefetch: int, pace: float) -> None:
+        items = []
+        with forebay.open_dataset(
+            server.url(name), cache_dir=directory, max_cache_bytes=BUDGET, prefetch=prefetch
+        ) as ds:
+            for item in ds:
+                items.append(item)
+                if pace:
+                    threading.Event().wait(pace)
+        found[prefetch, pace] = items == expected
+
+    with Watcher(directory) as watcher:
+        for prefetch in range(5):
+            threads = [threading.Thread(target=read, args=(prefetch, pace)) for pace in PACES[:readers]]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(DEADLINE)
+        assert 0 < watcher.seen().peak <= BUDGET
+    assert found == {(prefetch, pace): True for prefetch in range(5) for pace in PACES[:readers]}
+    cleanly_closed(directory)
+
+
+def test_look_aheads_of_different_reach_share_the_room(server: FaultServer, tmp_path: Path) -> None:
+    """Each reader has its own look-ahead, its own dataset and its own speed, in room for two chunks."""
+    directory = tmp_path / "cache"
+    jobs = [
+        Job(
+            url=server.url(name),
+            cache_dir=str(directory),
+            budget=BUDGET,
+            expected=name,
+            prefetch=prefetch,
+            pace=pace,
+            epochs=2,
+            most=ITEMS,
+        )
+        for name, prefetch, pace in (("plain", 4, 0.001), ("zstd", 0, 0.0), ("plain", 1, 0.002))
+    ]
+    with Watcher(directory) as watcher:
+        running = [Reader(job) for job in jobs]
+        try:
+            for reader in running:
+                reader.process.join(DEADLINE)
+            assert all("done" in reader.said() for reader in running)
+        finally:
+            for reader in running:
+                reader.end()
+        assert 0 < watcher.seen().peak <= BUDGET
+    cleanly_closed(directory)
