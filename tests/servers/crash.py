@@ -31,6 +31,17 @@ __all__ = ["CHUNK_BYTES", "ITEMS", "Campaign", "Job", "Reader", "Violation", "it
 ITEMS, PER_CHUNK, ITEM_BYTES = 40, 4, 4000
 CHUNK_BYTES = PER_CHUNK * (ITEM_BYTES + 40) + 60
 PART_SIZE = 5000
+#: What a reader would import late: how long that takes on a busy machine is not what is measured here.
+PRELOAD = [
+    "filelock",
+    "forebay._codecs.zstd",
+    "forebay._formats.litdata",
+    "forebay._open",
+    "forebay.testing",
+    "forebay_http._downloader",
+    "forebay_http._obstore_driver",
+    "servers.crash",
+]
 #: Seconds in which every round has to end, and in which the next run has to give its first item.
 DEADLINE, NEXT_RUN = 40.0, 1.0
 
@@ -110,7 +121,7 @@ class Reader:
 
     def __init__(self, job: Job) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["forebay._open", "forebay._pack", "forebay.testing", "forebay_http", "aiohttp"])
+        context.set_forkserver_preload(PRELOAD)
         self._told, theirs = context.Pipe(duplex=False)
         self.job = job
         self.process = context.Process(target=serve, args=(job, theirs), daemon=True)

@@ -53,6 +53,10 @@ class Cache(ABC):
         """Make a hard lease of ours soft."""
 
     @abstractmethod
+    def has_room(self, chunk: ChunkKey, total: int) -> bool:
+        """Whether a look-ahead for ``chunk``, of ``total`` bytes, would be granted its room now, or need none."""
+
+    @abstractmethod
     def plan_reader(self, dataset: str) -> PlanReader:
         """A reader of ``dataset``, to tell the cache what it will read; close it when it reads no more."""
 

@@ -36,6 +36,7 @@ class Flight:
         self._number = number
         self._process = cache.member.process
         self._beaten = _config.monotonic()
+        self._known_hard = hard
         self._over = False
         self._lock = threading.Lock()
 
@@ -53,7 +54,10 @@ class Flight:
         self._check()
         if total <= self.reserved:
             return True
-        if not self._cache.reserve(self._number, total, hard=self.hard):
+        hard = self.hard
+        granted = self._cache.reserve(self._number, total, hard=hard)
+        self._known_hard = hard
+        if not granted:
             return False
         self.reserved = total
         self._beaten = _config.monotonic()
@@ -87,16 +91,17 @@ class Flight:
             self._cache.abort(self._chunk, self._number, self.temp, hard=self._lease_hard)
 
     def beat(self) -> None:
-        """Say that the download moves; cheap, and silent after the flight's end.
+        """Say that the download moves, and whether somebody waits; cheap, and silent after the flight's end.
 
         Raises:
             FlightLostError: The flight was taken over or gave way.
         """
         now = _config.monotonic()
-        if now - self._beaten > min(self._cache.stall_seconds / 8, 2.0) and not self._over:
+        due = now - self._beaten > min(self._cache.stall_seconds / 8, 2.0) or self.hard != self._known_hard
+        if due and not self._over:
             self._check()
-            self._beaten = now
-            self._cache.beat(self._number, now)
+            self._beaten, self._known_hard = now, self.hard
+            self._cache.beat(self._number, now, hard=self._known_hard)
 
     def _check(self) -> None:
         if self._over:

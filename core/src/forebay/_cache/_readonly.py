@@ -68,6 +68,10 @@ class ReadOnlyCache(Cache):
     def soften(self, chunk: ChunkKey) -> None:
         """See `Cache`."""
 
+    def has_room(self, chunk: ChunkKey, total: int) -> bool:
+        """See `Cache`: nothing is fetched here."""
+        return True
+
     def plan_reader(self, dataset: str) -> PlanReader:
         """Nothing is evicted here, so nobody listens."""
         return PlanReader()

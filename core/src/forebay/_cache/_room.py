@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from forebay import _config
 from forebay._cache._layout import Layout, Trash
-from forebay._cache._rows import lose_flight, unready
+from forebay._cache._rows import find, lose_flight, unready
 from forebay._cache._types import FlightLostError
 from forebay._cache._victims import Need, Victim, choose, idle, pick
 from forebay.exceptions import BudgetTooSmallError
@@ -21,7 +21,7 @@ from forebay.exceptions import BudgetTooSmallError
 if TYPE_CHECKING:
     from forebay._cache._foresight import Foresight
 
-__all__ = ["WAITER_PATIENCE", "Budget", "budget_of", "grant", "shrink"]
+__all__ = ["WAITER_PATIENCE", "Budget", "budget_of", "grant", "has_room", "shrink"]
 
 #: Seconds without a word after which a waiter loses its turn (not its place): its process may be stopped.
 WAITER_PATIENCE = 5.0
@@ -81,7 +81,10 @@ def grant(
     granted, evicted = ahead is None or (hard and ticket is not None and ticket <= ahead), 0
     missing = total - reserved - budget.free
     if granted and missing > 0:
-        need = Need(flight=flight, total=total, missing=missing, hard=hard)
+        name, number = connection.execute(
+            "SELECT c.name, c.number FROM flights f JOIN chunks c ON c.id = f.chunk WHERE f.id = ?", (flight,)
+        ).fetchone()
+        need = Need(flight=flight, name=name, number=number, total=total, missing=missing, hard=hard)
         granted, evicted = _make_room(connection, layout, foresight, need, trash)
     if granted:
         connection.execute(
@@ -91,6 +94,26 @@ def grant(
     else:
         _queue(connection, flight, now, hard=hard, ticket=ticket)
     return granted, evicted
+
+
+def has_room(
+    connection: sqlite3.Connection,
+    foresight: Foresight | None,
+    *,
+    name: str,
+    number: int | None,
+    total: int,
+    fallback: int,
+) -> bool:
+    """Whether a look-ahead for a chunk of ``total`` bytes would be granted its room now, or need none."""
+    row = find(connection, name)
+    if row is not None and (row.ready or row.flight is not None):
+        return True
+    if _first_ticket(connection, _config.monotonic()) is not None:
+        return False
+    missing = total - budget_of(connection, fallback).free
+    need = Need(flight=0, name=name, number=number, total=total, missing=missing, hard=False)
+    return missing <= 0 or choose(connection, foresight, need)[1] <= 0
 
 
 def shrink(connection: sqlite3.Connection, layout: Layout, fallback: int, trash: Trash) -> int:

@@ -16,7 +16,7 @@ from forebay._cache._flight import Flight
 from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash, remove
 from forebay._cache._member import Member
 from forebay._cache._plans import PlanReader, SharedPlanReader
-from forebay._cache._room import budget_of, grant
+from forebay._cache._room import budget_of, grant, has_room
 from forebay._cache._rows import drop_unwanted, end_flight, find, lease_ready, set_lease, unready
 from forebay._cache._types import Busy, ChunkKey, Problem, Ready
 from forebay.exceptions import BudgetTooSmallError, CacheError, CacheLockTimeoutError
@@ -156,6 +156,20 @@ class SharedCache(Cache):
         """See `Cache`."""
         return SharedPlanReader(self.member.plans, dataset) if self._by_plans else PlanReader()
 
+    def has_room(self, chunk: ChunkKey, total: int) -> bool:
+        """See `Cache`."""
+        foresight, name = self._look_forward(), chunk_name(chunk)
+        return self._ledger.read(
+            lambda connection: has_room(
+                connection,
+                foresight,
+                name=name,
+                number=chunk.number,
+                total=total,
+                fallback=self.member.fallback,
+            )
+        )
+
     # A flight's way; called by `Flight`.
 
     def reserve(self, flight: int, total: int, *, hard: bool) -> bool:
@@ -252,10 +266,12 @@ class SharedCache(Cache):
         self._ledger.write_or_defer(forget)
         self._notify()
 
-    def beat(self, flight: int, now: float) -> None:
-        """Note that a flight moves."""
+    def beat(self, flight: int, now: float, *, hard: bool) -> None:
+        """Note that a flight moves, and whether a reader waits for it."""
         self._ledger.write_or_defer(
-            lambda connection: connection.execute("UPDATE flights SET beat = ? WHERE id = ?", (now, flight))
+            lambda connection: connection.execute(
+                "UPDATE flights SET beat = ?, hard = ? WHERE id = ?", (now, int(hard), flight)
+            )
         )
 
     # Chunks.

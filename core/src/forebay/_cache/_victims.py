@@ -27,9 +27,12 @@ _FEW = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Who needs room: a flight, for how many bytes in all, how many of them are missing, whether a reader waits."""
+    """Who needs room: a flight (0 for one to come) of a chunk, by name and number, for how many bytes in all, how many
+    of them are missing, whether a reader waits."""
 
     flight: int
+    name: str
+    number: int | None
     total: int
     missing: int
     hard: bool
@@ -83,10 +86,8 @@ def _clairvoyant(connection: sqlite3.Connection, foresight: Foresight, need: Nee
         taken = {row for row, _, _ in victims}
         more, left = pick((victim for victim in _prefetched(connection) if victim[0] not in taken), left)
     elif _may_look_ahead(connection, foresight, need):
-        name, number = connection.execute(
-            "SELECT c.name, c.number FROM flights f JOIN chunks c ON c.id = f.chunk WHERE f.id = ?", (need.flight,)
-        ).fetchone()
-        more, left = pick(_needed(connection, foresight, beyond=foresight.distance(name, number), soft=False), left)
+        distance = foresight.distance(need.name, need.number)
+        more, left = pick(_needed(connection, foresight, beyond=distance, soft=False), left)
     else:
         return victims, left
     return victims + more, left

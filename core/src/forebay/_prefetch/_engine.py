@@ -94,8 +94,9 @@ class _Room:
 class _Metered:
     """The shared limiter, as one flight sees it: bytes that move are its sign of life."""
 
-    def __init__(self, limiter: InFlight, flight: Flight) -> None:
+    def __init__(self, limiter: InFlight, request: ChunkRequest, flight: Flight) -> None:
         self._limiter = limiter
+        self._request = request
         self._flight = flight
 
     def slot(self, priority: tuple[int, ...], nbytes: int) -> AbstractAsyncContextManager[None]:
@@ -104,6 +105,7 @@ class _Metered:
 
     def moved(self, nbytes: int) -> None:
         """Count bytes that arrived."""
+        self._flight.hard = self._request.hard
         self._flight.beat()
         self._limiter.moved(nbytes)
 
@@ -238,8 +240,17 @@ class Engine:
                 except (_GiveWay, FlightLostError):
                     self.give_back(request)
                     await self.changed(LOOK_AHEAD_INTERVAL if not request.hard else POLL_INTERVAL)
+                    await self._until_room(request, size)
                 else:
                     return outcome
+
+    async def _until_room(self, request: ChunkRequest, size: int) -> None:
+        """Wait until a look-ahead that was refused would not be, or a reader waits for it.
+
+        Looking costs the others nothing; a flight that is begun and given up is four changes of the ledger.
+        """
+        while not request.hard and not await self.steady(self.cache.has_room, request.key, size):
+            await self.changed(LOOK_AHEAD_INTERVAL)
 
     async def _until_ready(self, request: ChunkRequest, outcome: Ready | Busy | Flight) -> Ready | None:
         """Fetch, or wait for whoever fetches. None: the request gave way and holds nothing."""
@@ -261,7 +272,7 @@ class Engine:
                 request.source,
                 flight.temp,
                 room=_Room(self, request, flight),
-                limiter=_Metered(self.limiter, flight),
+                limiter=_Metered(self.limiter, request, flight),
                 pool=self.pool,
                 policy=request.policy,
                 priority=request.priority,
