@@ -10,6 +10,7 @@ import pytest
 from forebay import _config
 from forebay._config import (
     default_cache_dir,
+    eviction,
     format_size,
     load_settings,
     parse_size,
@@ -126,6 +127,7 @@ def test_no_file_is_no_settings() -> None:
         ("[cache]\ndir = ''\n", "cache.dir", "empty"),
         ("[cache]\nmax_bytes = '64M'\n", "cache.max_bytes", "size"),
         ("[cache]\nmax_bytes = true\n", "cache.max_bytes", "size"),
+        ("[cache]\neviction = 'mru'\n", "cache.eviction", "clairvoyant or lru"),
         ("cache = 5\n", "cache", "table"),
         ("[scheme]\nminio = 's3'\n", "scheme.minio", "table"),
         ("[scheme.minio]\nbackend = 5\n", "scheme.minio.backend", "must be a text"),
@@ -197,6 +199,17 @@ def test_wait_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FOREBAY_WAIT_TIMEOUT", text)
         with pytest.raises(ConfigError, match="FOREBAY_WAIT_TIMEOUT"):
             wait_timeout()
+
+
+def test_eviction_by_strength(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert eviction() == "clairvoyant"
+    (tmp_path / "forebay.toml").write_text('[cache]\neviction = "lru"\n')
+    assert eviction() == "lru"
+    monkeypatch.setenv("FOREBAY_EVICTION", "Clairvoyant")
+    assert eviction() == "clairvoyant"
+    monkeypatch.setenv("FOREBAY_EVICTION", "clairvoyent")
+    with pytest.raises(ConfigError, match=r"FOREBAY_EVICTION.*did you mean 'clairvoyant'"):
+        eviction()
 
 
 def test_n10_forked_children_do_not_share_randomness(monkeypatch: pytest.MonkeyPatch) -> None:

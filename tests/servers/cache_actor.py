@@ -14,14 +14,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 
-from forebay._cache import Busy, Cache, ChunkKey, Flight, Ready, open_cache
+from forebay._cache import Busy, Cache, ChunkKey, Flight, PlanReader, Ready, open_cache
 from forebay.exceptions import ForebayError
 
 TIMEOUT = 30.0
@@ -30,8 +31,19 @@ TIMEOUT = 30.0
 def key(number: int, dataset: str = "da7a") -> ChunkKey:
     """The chunk with this number, of a dataset of tests."""
     return ChunkKey(
-        dataset=dataset, url=f"http://host/{dataset}/{number}", identity=f"{dataset}/{number}", suffix=".bin"
+        dataset=dataset,
+        url=f"http://host/{dataset}/{number}",
+        identity=f"{dataset}/{number}",
+        suffix=".bin",
+        number=number,
     )
+
+
+def declare(cache: Cache, now: Sequence[int], then: Sequence[int], dataset: str = "da7a") -> PlanReader:
+    """A reader that tells the cache what it will read."""
+    reader = cache.plan_reader(dataset)
+    reader.declare(np.array(now, np.int64), np.array(then, np.int64))
+    return reader
 
 
 def body(number: int, size: int) -> bytes:
@@ -191,6 +203,14 @@ class _Stage:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.flights: dict[int, Flight] = {}
+        self.readers: list[PlanReader] = []
+
+    def declare(self, now: list[int], then: list[int]) -> None:
+        self.readers.append(declare(self.cache, now, then))
+
+    def reached(self, place: int) -> None:
+        self.readers[-1].reached(place)
+        self.cache.gc()  # any change of the ledger takes the place along
 
     def seen(self, chunk: int, outcome: Ready | Busy | Flight) -> str:
         if isinstance(outcome, Flight):

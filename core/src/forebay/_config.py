@@ -294,7 +294,7 @@ def _policy(text: str, option: str, origin: str) -> str:
     word = text.lower()
     if word not in EVICTIONS:
         raise ConfigError(
-            f"{option} must be {' or '.join(EVICTIONS)}, not {text!r}{near(word, EVICTIONS)}",
+            f"{option} ({origin}) must be {' or '.join(EVICTIONS)}, not {text!r}{near(word, EVICTIONS)}",
             option=option,
             origin=origin,
         )
