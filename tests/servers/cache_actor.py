@@ -259,6 +259,17 @@ class _Stage:
         os.replace = fatal  # type: ignore[assignment]
         self.publish(chunk, size)
 
+    def evict_and_die(self, chunk: int, total: int) -> None:
+        """Die by SIGKILL between the removal of what makes room and the commit."""
+        unlink = os.unlink
+
+        def fatal(path: Any) -> None:
+            unlink(path)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        os.unlink = fatal  # type: ignore[assignment]
+        self.reserve(chunk, total)
+
     def abort(self, chunk: int) -> None:
         self.flights.pop(chunk).abort()
 

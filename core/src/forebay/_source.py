@@ -6,7 +6,7 @@ import hashlib
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,11 +68,17 @@ class ChunkSource(ABC):
 
     @abstractmethod
     def session(
-        self, order: Sequence[int] | NDArray[np.int64], *, ahead: int | None, then: NDArray[np.int64] | None = None
+        self,
+        order: Sequence[int] | NDArray[np.int64],
+        *,
+        ahead: int | None,
+        then: NDArray[np.int64] | None = None,
+        shared: Collection[int] = (),
     ) -> ChunkSession:
         """Start a way through ``order``; ``ahead`` None takes the source's own look-ahead.
 
         ``then`` is the order of the epoch after this one, for readers that go on; the cache keeps what it can for it.
+        ``shared`` are chunks that other readers of the directory read too: each is leased at once, before any is read.
         """
 
     @abstractmethod
@@ -92,7 +98,12 @@ class LocalSource(ChunkSource):
         self._index = index
 
     def session(
-        self, order: Sequence[int] | NDArray[np.int64], *, ahead: int | None, then: NDArray[np.int64] | None = None
+        self,
+        order: Sequence[int] | NDArray[np.int64],
+        *,
+        ahead: int | None,
+        then: NDArray[np.int64] | None = None,
+        shared: Collection[int] = (),
     ) -> ChunkSession:
         """Nothing is fetched, so there is nothing to look ahead for."""
         return _LocalSession(self._root, self._index, order)
@@ -173,7 +184,12 @@ class CachedSource(ChunkSource):
         return self._engine.cache.evictions - self._evicted_before
 
     def session(
-        self, order: Sequence[int] | NDArray[np.int64], *, ahead: int | None, then: NDArray[np.int64] | None = None
+        self,
+        order: Sequence[int] | NDArray[np.int64],
+        *,
+        ahead: int | None,
+        then: NDArray[np.int64] | None = None,
+        shared: Collection[int] = (),
     ) -> ChunkSession:
         """Start a way through ``order`` with requests in that order."""
         if self._pid != os.getpid():
@@ -186,6 +202,7 @@ class CachedSource(ChunkSource):
             self._make_request,
             ahead=self._look_ahead() if ahead is None else ahead,
             counters=self._counters,
+            shared=shared,
         )
         self._sessions.add(session)
         if then is None:

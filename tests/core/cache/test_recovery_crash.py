@@ -43,6 +43,19 @@ def test_twenty_kills_at_random_moments_leave_a_cache_that_works(directory: Path
     flight.abort()
 
 
+def test_a_process_killed_while_it_evicts_leaves_no_bytes_counted(directory: Path, cache: Cache) -> None:
+    """C14: the file is gone, and nobody said so; whoever lives finds out, without waiting for the next run."""
+    put(cache, 1, 600, lease=False)
+    with Actor(directory) as victim:
+        victim.call("acquire", chunk=2)
+        with pytest.raises(ActorError, match="Died"):
+            victim.call("evict_and_die", chunk=2, total=600)
+    assert bytes_below(directory) == 0
+    info = cache.info()
+    assert (info.bytes, info.chunks, info.leases) == (0, 0, 0)
+    assert cache.verify() == []
+
+
 @pytest.mark.parametrize("harm", ["removed", "cut", "longer", "link", "folder gone"])
 def test_a_ready_chunk_whose_file_is_harmed_is_fetched_again(
     directory: Path, cache: Cache, tmp_path: Path, harm: str

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from forebay._cache._flight import Flight
 from forebay._cache._layout import Layout
 from forebay._cache._plans import PlanReader
+from forebay._cache._report import Report
 from forebay._cache._types import Busy, ChunkKey, Problem, Ready
 from forebay.types import CacheInfo
 
@@ -43,6 +44,14 @@ class Cache(ABC):
     @abstractmethod
     def release(self, chunk: ChunkKey, *, hard: bool) -> None:
         """Give a lease back. One too many is logged and changes nothing."""
+
+    @abstractmethod
+    def declare(self, chunks: Iterable[ChunkKey]) -> None:
+        """Take a soft lease on each chunk, there or not, before anybody reads: eager leases, all at once."""
+
+    @abstractmethod
+    def relieve(self, wanted: int | None) -> int:
+        """Evict what nobody reads, at least ``wanted`` bytes (None: all), since the disk is full; returns how many."""
 
     @abstractmethod
     def harden(self, chunk: ChunkKey) -> bool:
@@ -87,6 +96,10 @@ class Cache(ABC):
     @abstractmethod
     def info(self) -> CacheInfo:
         """The numbers of the directory now, without what the dead held."""
+
+    @abstractmethod
+    def report(self) -> Report:
+        """Chunks by dataset, and what each living process holds."""
 
     @abstractmethod
     def refcount(self, chunk_url: str) -> int:

@@ -21,7 +21,7 @@ from forebay import _config
 from forebay._cache._layout import Layout
 from forebay._cache._platform import remedy_text
 from forebay._cache._schema import SCHEMA, VERSION
-from forebay.exceptions import CacheCorruptError, CacheError, CacheLockTimeoutError
+from forebay.exceptions import CacheCorruptError, CacheError, CacheFullError, CacheLockTimeoutError
 
 __all__ = ["Ledger", "Work"]
 
@@ -127,6 +127,10 @@ class Ledger:
 
         return self._attempt(look)
 
+    def shrink_log(self) -> None:
+        """Give back the disk space of the log, where no other process reads it at this moment."""
+        self._attempt(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+
     def close(self) -> None:
         """Close the connection; the next use opens another."""
         with self.mutex:
@@ -202,7 +206,11 @@ class Ledger:
             return exc  # a mistake of ours, to be seen as it is
         else:
             text = f"the ledger cannot be used ({exc}): {remedy_text(self.layout.directory)}"
-        kind = CacheCorruptError if code in _DAMAGED else CacheError
+        kind = CacheError
+        if code in _DAMAGED:
+            kind = CacheCorruptError
+        elif code == sqlite3.SQLITE_FULL:
+            kind = CacheFullError
         return kind(f"{self.layout.directory}: {text}", path=str(self.layout.ledger))
 
     def _connect(self) -> sqlite3.Connection:

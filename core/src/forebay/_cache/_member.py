@@ -58,6 +58,7 @@ class Member:
         self.ledger = Ledger(layout, lambda connection: _recover.adopt(connection, layout), self._stamp)
         self.entry = threading.RLock()  # guards becoming a holder; taken before the ledger's mutex
         self.process = object()  # another one in each process
+        self.buried = 0  # dead holders that this process found and buried
         self._asked = max_bytes
         self._number = _NOBODY
         self._lock: HolderLock | None = None
@@ -122,6 +123,13 @@ class Member:
         """Another part of this process opened the directory: the smaller budget rules."""
         if max_bytes is None:
             return
+        if self._asked not in (None, max_bytes):
+            logger.warning(
+                "two budgets for the cache %s in this process: %s and %s; the smaller rules until it is closed",
+                self.layout.directory,
+                _config.format_size(self._asked or 0),
+                _config.format_size(max_bytes),
+            )
         asked = self._asked = max_bytes if self._asked is None else min(self._asked, max_bytes)
 
         def lower(connection: sqlite3.Connection, trash: Trash) -> None:
@@ -132,7 +140,9 @@ class Member:
 
     def bury_dead(self) -> int:
         """Bury dead holders; returns how many."""
-        return _recover.reap(self.ledger, self._number)
+        buried = _recover.reap(self.ledger, self._number)
+        self.buried += buried
+        return buried
 
     def leave(self) -> None:
         """Give back every lease and flight, and be a holder no more."""

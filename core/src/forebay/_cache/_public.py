@@ -7,6 +7,7 @@ from types import TracebackType
 
 from forebay import _config
 from forebay._cache._opening import open_observer
+from forebay._cache._report import Report
 from forebay._cache._types import Problem
 from forebay._url import redact
 from forebay.types import CacheInfo
@@ -30,6 +31,10 @@ class ChunkCache:
     def info(self) -> CacheInfo:
         """Bytes, budget, chunks, leases and living processes, without what the dead held."""
         return self._cache.info()
+
+    def report(self) -> Report:
+        """The same, with the chunks of each dataset and what each living process holds."""
+        return self._cache.report()
 
     def refcount(self, chunk_url: str) -> int:
         """How many leases, soft and hard, living processes hold on the chunk of this URL."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from forebay._cache import _inspect, _recover
@@ -12,6 +12,7 @@ from forebay._cache._api import Cache
 from forebay._cache._flight import Flight
 from forebay._cache._layout import FINAL, Layout, chunk_name
 from forebay._cache._plans import PlanReader
+from forebay._cache._report import DatasetReport, Report
 from forebay._cache._types import Busy, ChunkKey, Problem, Ready
 from forebay.exceptions import CacheError
 from forebay.types import CacheInfo
@@ -61,6 +62,13 @@ class ReadOnlyCache(Cache):
     def release(self, chunk: ChunkKey, *, hard: bool) -> None:
         """See `Cache`."""
 
+    def declare(self, chunks: Iterable[ChunkKey]) -> None:
+        """See `Cache`."""
+
+    def relieve(self, wanted: int | None) -> int:
+        """Nothing can go."""
+        return 0
+
     def harden(self, chunk: ChunkKey) -> bool:
         """See `Cache`."""
         return self.layout.size_of(chunk_name(chunk)) is not None
@@ -108,6 +116,16 @@ class ReadOnlyCache(Cache):
         """See `Cache`."""
         sizes = self._sizes()
         return CacheInfo(bytes=sum(sizes.values()), max_bytes=self.max_bytes, chunks=len(sizes), leases=0, holders=0)
+
+    def report(self) -> Report:
+        """See `Cache`."""
+        totals: dict[str, list[int]] = {}
+        for name, size in self._sizes().items():
+            totals.setdefault(name.partition("/")[0], []).append(size)
+        datasets = [
+            DatasetReport(dataset=name, url="", chunks=len(sizes), bytes=sum(sizes)) for name, sizes in totals.items()
+        ]
+        return Report(info=self.info(), datasets=tuple(sorted(datasets, key=lambda one: (-one.bytes, one.dataset))))
 
     def refcount(self, chunk_url: str) -> int:
         """See `Cache`."""

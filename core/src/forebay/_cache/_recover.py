@@ -11,7 +11,7 @@ from forebay._cache._holders import claim_if_dead, sweep_unlisted
 from forebay._cache._layout import FINAL, TEMP, Layout, Trash, empty_trash, remove
 from forebay._cache._ledger import Ledger
 from forebay._cache._platform import boot_id
-from forebay._cache._rows import bury, drop_unwanted, end_flight
+from forebay._cache._rows import bury, drop_unwanted, end_flight, find, unready
 
 __all__ = ["adopt", "begin_run", "files_below", "is_dataset", "reap", "reap_one", "reconcile", "sweep"]
 
@@ -19,7 +19,34 @@ __all__ = ["adopt", "begin_run", "files_below", "is_dataset", "reap", "reap_one"
 def reap(ledger: Ledger, mine: int | None) -> int:
     """Bury every dead holder; returns how many there were. ``mine`` is known to live."""
     rows = ledger.read(lambda connection: connection.execute("SELECT id, token FROM holders").fetchall())
-    return sum(reap_one(ledger, holder, token) for holder, token in rows if holder != mine)
+    buried = sum(reap_one(ledger, holder, token) for holder, token in rows if holder != mine)
+    if buried:
+        _forget_missing(ledger)
+    return buried
+
+
+def _forget_missing(ledger: Ledger) -> None:
+    """Who dies while it evicts has removed files and not said so: their bytes would be counted until the next run.
+
+    The files are looked for outside of the transaction, for there may be a hundred thousand.
+    """
+    layout = ledger.layout
+    rows = ledger.read(lambda connection: connection.execute("SELECT id, name FROM chunks WHERE ready = 1").fetchall())
+    missing = [(number, name) for number, name in rows if layout.size_of(name) is None]
+    if not missing:
+        return
+    trash: Trash = []
+
+    def forget(connection: sqlite3.Connection) -> None:
+        for number, name in missing:
+            row = find(connection, name)
+            if row is not None and row.id == number and row.ready and layout.size_of(name) is None:
+                unready(connection, layout, number, name, trash)
+
+    try:
+        ledger.write(forget)
+    finally:
+        empty_trash(trash)
 
 
 def reap_one(ledger: Ledger, holder: int, token: str) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay import _config
-from forebay._cache import _inspect, _recover, _steps
+from forebay._cache import _eager, _inspect, _recover, _report, _steps
 from forebay._cache._api import Cache
 from forebay._cache._flight import Flight
 from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash, remove
@@ -129,6 +129,18 @@ class SharedCache(Cache):
         if not done:
             self._ledger.write_or_defer(lambda connection: member.settle(connection, name))
         self._notify()
+
+    def declare(self, chunks: Iterable[ChunkKey]) -> None:
+        """See `Cache`."""
+        _eager.declare(self.member, tuple(chunks))
+        self._notify()
+
+    def relieve(self, wanted: int | None) -> int:
+        """See `Cache`."""
+        freed, evicted = _eager.relieve(self.member, wanted)
+        self.evictions += evicted
+        self._notify()
+        return freed
 
     def harden(self, chunk: ChunkKey) -> bool:
         """See `Cache`."""
@@ -341,6 +353,13 @@ class SharedCache(Cache):
         """See `Cache`."""
         self._reap()
         return self._ledger.read(lambda connection: _inspect.info(connection, self.member.fallback))
+
+    def report(self) -> _report.Report:
+        """See `Cache`."""
+        self._reap()
+        return self._ledger.read(
+            lambda connection: _report.report(connection, self.member.fallback, self.member.buried)
+        )
 
     def refcount(self, chunk_url: str) -> int:
         """See `Cache`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import TypeVar
 
 from forebay import _config
 from forebay._cache import Busy, Cache, ChunkKey, Flight, FlightLostError, Ready
+from forebay._prefetch._full import DISK_TRIES, FULL_ERRNOS, disk_full, disk_need, is_full_disk
 from forebay._prefetch._limiter import InFlight
 from forebay._stats import Counters
 from forebay._transfer import DaemonPool, Source, TransferPolicy, TransferResult, file_digest, transfer
@@ -38,9 +38,10 @@ class ChunkRequest:
     """One chunk that somebody wants, and what the wish holds in the ledger.
 
     ``hard`` may be switched on later, when a reader comes to wait for what was prefetched. ``lease`` is None,
-    ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch. Requests that
-    share a ``turn`` take room in the order in which they were made: a later chunk must not fill the room of an earlier
-    one, only to be evicted for it.
+    ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch. ``eager``: the
+    reader declared the chunk before it read any, so a soft lease is there also while this request holds nothing, which
+    is when ``declared`` is set. Requests that share a ``turn`` take room in the order in which they were made: a later
+    chunk must not fill the room of an earlier one, only to be evicted for it.
     """
 
     key: ChunkKey
@@ -53,6 +54,8 @@ class ChunkRequest:
     lease: str | None = None
     flight: Flight | None = None
     fetched: bool = False
+    eager: bool = False
+    declared: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -157,7 +160,27 @@ class Engine:
             self._wakers.discard(event)
 
     async def obtain(self, request: ChunkRequest) -> Ready:
-        """Return the ready chunk, with the lease that the request asks for; any error leaves none behind."""
+        """Return the ready chunk, with the lease that the request asks for; any error leaves none behind.
+
+        Where the disk is full, what nobody reads gives its room to a reader, a few times; what is only looked ahead for
+        rests until its reader comes.
+        """
+        relieved = 0
+        while True:
+            try:
+                return await self._obtain(request)
+            except CacheFullError as exc:
+                if not is_full_disk(exc):
+                    raise
+                if not request.hard:
+                    while not request.hard:
+                        await self.changed(SHARE_INTERVAL)
+                elif relieved >= DISK_TRIES or not await self.steady(self.cache.relieve, disk_need(request.source)):
+                    raise
+                else:
+                    relieved += 1
+
+    async def _obtain(self, request: ChunkRequest) -> Ready:
         healed = False
         hit = True
         try:
@@ -183,13 +206,24 @@ class Engine:
             raise
 
     def give_back(self, request: ChunkRequest) -> None:
-        """Let go of whatever the request holds in the ledger."""
+        """Let go of whatever the request holds in the ledger, but for an eager lease."""
         flight, lease = request.flight, request.lease
         request.flight = request.lease = None
+        if request.eager and not request.declared and (flight is not None or lease is not None):
+            self.cache.declare([request.key])
+            request.declared = True
         if flight is not None:
             flight.abort()
         elif lease is not None:
             self.cache.release(request.key, hard=lease == "hard")
+
+    def finish(self, request: ChunkRequest) -> None:
+        """Let go of everything: the reader is through with the chunk, or will not read it."""
+        request.eager = False
+        self.give_back(request)
+        if request.declared:
+            request.declared = False
+            self.cache.release(request.key, hard=False)
 
     def harden(self, request: ChunkRequest) -> bool:
         """Make sure, from a reader's thread, that what was obtained cannot be evicted; False if it was already."""
@@ -204,6 +238,9 @@ class Engine:
     def _acquire(self, request: ChunkRequest) -> Ready | Busy | Flight:
         hard = request.hard
         outcome = self.cache.acquire(request.key, hard=hard)
+        if request.declared:  # one reader counts once
+            self.cache.release(request.key, hard=False)
+            request.declared = False
         request.lease = "hard" if hard else "soft"
         request.flight = outcome if isinstance(outcome, Flight) else None
         return outcome
@@ -220,7 +257,13 @@ class Engine:
         return outcome
 
     def _harden(self, request: ChunkRequest) -> bool:
-        if self.cache.harden(request.key):
+        try:
+            done = self.cache.harden(request.key)
+        except CacheFullError:  # the disk is full, and the ledger finds no room to say so
+            if not self.cache.relieve(disk_need(request.source)):
+                raise
+            done = self.cache.harden(request.key)
+        if done:
             request.lease = "hard"
             return True
         request.lease = None
@@ -278,13 +321,9 @@ class Engine:
                 priority=request.priority,
             )
         except OSError as exc:
-            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if exc.errno not in FULL_ERRNOS:
                 raise
-            raise CacheFullError(
-                f"{os.strerror(exc.errno)} while {request.key.url} was written below {self.cache.directory}:"
-                " free some space there, or lower max_cache_bytes",
-                path=str(self.cache.directory),
-            ) from exc
+            raise disk_full(exc, request.key.url, self.cache.directory) from exc
         self._count(request, result)
         return await self.steady(self._publish, request, flight, result)
 

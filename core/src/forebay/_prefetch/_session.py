@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -44,6 +44,8 @@ class Session:
         request: Makes the request of a chunk for a place in the order.
         ahead: Chunks to fetch before the reader asks for them; 0 fetches on demand.
         counters: Where waiting time goes.
+        shared: Chunks that other readers read too: each is leased from now on, until it is read or the session is
+            closed, so that no fast reader has it evicted before a slow one comes.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Session:
         *,
         ahead: int,
         counters: Counters,
+        shared: Collection[int] = (),
     ) -> None:
         self._engine = engine
         self._thread = thread
@@ -67,6 +70,13 @@ class Session:
         self._next = 0
         self._closed = False
         self._lock = threading.Lock()
+        self._declared = {
+            place: request(int(chunk), place).key
+            for place, chunk in enumerate(order)
+            if shared and int(chunk) in shared
+        }
+        if self._declared:
+            engine.cache.declare(self._declared.values())
 
     def take(self, place: int) -> Ready:
         """Return the chunk at ``place``, held by a hard lease until `done`.
@@ -106,7 +116,7 @@ class Session:
         with self._lock:
             entry = self._places.pop(place, None)
         if entry is not None:
-            self._engine.give_back(entry.request)
+            self._engine.finish(entry.request)
 
     def close(self) -> None:
         """Cancel what runs, wait a moment for it, and let go of every lease."""
@@ -114,6 +124,9 @@ class Session:
             self._closed = True
             places = list(self._places.values())
             self._places.clear()
+            declared, self._declared = self._declared, {}
+        for key in declared.values():
+            self._engine.cache.release(key, hard=False)
         for entry in places:
             entry.future.stop()
         if not self._thread.is_current and self._thread.alive:
@@ -124,7 +137,7 @@ class Session:
     def _abandon(self, entry: _Place) -> None:
         """Stop the request, and give back what it holds as soon as its task has ended, which may be now."""
         entry.future.stop()
-        entry.future.add_done_callback(lambda _: self._engine.give_back(entry.request))
+        entry.future.add_done_callback(lambda _: self._engine.finish(entry.request))
 
     def _start_until(self, place: int) -> None:
         """Start the requests up to and including ``place``; later calls never start one twice."""
@@ -136,6 +149,7 @@ class Session:
                 number, self._next = self._next, self._next + 1
                 request = self._request(int(self._order[number]), number)
                 request.turn = self._turn
+                request.eager = request.declared = self._declared.pop(number, None) is not None
                 self._places[number] = _Place(request, self._submit(request))
 
     def _submit(self, request: ChunkRequest) -> IOFuture[Ready]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,21 +29,41 @@ def cache() -> None:
 @common_options
 @click.pass_obj
 def info(state: State, cache_dir: str | None) -> None:
-    """Show how full the cache is and who uses it."""
+    """Show how full the cache is, with which datasets, and who uses it."""
     from forebay._config import format_size
 
     with _opened(cache_dir) as (directory, opened):
-        now = opened.info()
+        report = opened.report()
+    now = report.info
     fields = {name: getattr(now, name) for name in ("bytes", "max_bytes", "chunks", "leases", "holders")}
     if state.json:
-        emit("cache info", directory=str(directory), **fields)
+        emit(
+            "cache info",
+            directory=str(directory),
+            **fields,
+            dead_holders=report.dead,
+            datasets=[asdict(dataset) for dataset in report.datasets],
+            processes=[asdict(process) for process in report.processes],
+        )
         return
-    rows = [
-        ("directory", str(directory)),
-        ("bytes", f"{format_size(now.bytes)} of {format_size(now.max_bytes)}"),
-        *((name, str(fields[name])) for name in ("chunks", "leases", "holders")),
-    ]
-    print_table(rows)
+    print_table(
+        [
+            ("directory", str(directory)),
+            ("bytes", f"{format_size(now.bytes)} of {format_size(now.max_bytes)}"),
+            *((name, str(fields[name])) for name in ("chunks", "leases", "holders")),
+            ("dead holders", f"{report.dead}, what they held is given back" if report.dead else "0"),
+        ]
+    )
+    for dataset in report.datasets:
+        example_url = f", for example {dataset.url}" if dataset.url else ""
+        say(f"dataset {dataset.dataset}: {count(dataset.chunks, 'chunk')}, {format_size(dataset.bytes)}{example_url}")
+    for process in report.processes:
+        say(
+            f"process {process.pid} on {process.host}: reads {count(process.reading, 'chunk')},"
+            f" has {process.prefetched} ahead, fetches {process.fetching}"
+            f" ({format_size(process.reserved_bytes)} reserved, {process.waiting} waiting for room),"
+            f" budget {format_size(process.budget)}"
+        )
 
 
 @cache.command(epilog=example("forebay cache verify --cache-dir ./cache"))
