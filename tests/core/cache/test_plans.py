@@ -283,7 +283,7 @@ def test_any_plans_and_places_give_what_a_search_gives(cache: Cache, connection:
             left = [[*now, *then][place[0] :] for _, now, then, place in readers]
             wanted[number] = min((order.index(number) for order in left if number in order), default=None)
         rows = dict(connection.execute("SELECT id, number FROM chunks").fetchall())
-        assert {rows[row] for row in foresight.unneeded().tolist()} == {n for n in numbers if wanted[n] is None}
+        assert {rows[row] for row in foresight.unneeded()} == {n for n in numbers if wanted[n] is None}
         assert foresight.needed() == sum(distance is not None for distance in wanted.values())
         found = [wanted[rows[row]] for batch in foresight.furthest(4) for row in batch]
         assert found == sorted((d for d in wanted.values() if d is not None and d > 4), reverse=True)

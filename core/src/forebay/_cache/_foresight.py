@@ -2,14 +2,15 @@
 
 Each process keeps the plans and the ready chunks of the ledger as arrays, and takes in only what changed: a plan is
 read once an epoch, its place costs one row a reader, a chunk that became ready is found by an index. What became
-unready is not told; it is found out when such a chunk is looked at in order to evict it.
+unready is not told; it is found out when such a chunk is looked at in order to evict it. Many chunks are put in order
+of their next use once in a while only: a reader that moves changes nothing but the chunks that it moved over, and those
+are looked at anew each time, together with what came since.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,43 +24,66 @@ NEVER = 1 << 30
 #: Seconds after which a plan that does not move counts no more: a reader that lives but rests must not keep its chunks
 #: from those that read.
 PLAN_PATIENCE = 3600.0
-#: Victims that are looked for first; more only where these cannot go.
-_FIRST_LOOK = 32
+#: Victims that are looked for first, and then at a time: few of those that are read last cannot go.
+_FIRST_LOOK, _LOOK = 16, 256
+#: Chunks that may change before all are put in order again, which takes some milliseconds for a hundred thousand. Where
+#: readers drift apart meanwhile, the order is wrong by as much; few chunks are put in order each time.
+_MOST_FRESH, _FEW = 256, 4096
+
+#: Distance, row, dataset, number.
+_Place = tuple[int, int, str, int]
 
 
-@dataclass(slots=True)
 class _Reader:
-    """One plan. ``next[c]`` is the first place at or after ``place`` where chunk ``c`` is read, ``after[p]`` the place
-    where the chunk of place ``p`` is read again."""
+    """One plan. ``next[c]`` is the first place at or after ``place`` where chunk ``c`` is read."""
 
-    version: int
-    dataset: str
-    order: NDArray[np.int32]
-    turn: int
-    place: int = 0
-    next: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    after: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    def __init__(self, version: int, dataset: str, order: NDArray[np.int32], turn: int) -> None:
+        self.version = version
+        self.dataset = dataset
+        self.place = 0
+        self._order = order
+        now, then = order[:turn], order[turn:]
+        places = np.arange(len(order), dtype=np.int32)
+        self.next = np.full(int(order.max(initial=0)) + 1, NEVER, np.int32)
+        self.next[then] = places[turn:]
+        self._after = np.full(len(order), NEVER, np.int32)  # where the chunk of a place is read again
+        self._after[:turn] = self.next[now]
+        self.next[now] = places[:turn]
 
-    def __post_init__(self) -> None:
-        size = int(self.order.max()) + 1 if len(self.order) else 0
-        now, then = self.order[: self.turn], self.order[self.turn :]
-        places = np.arange(len(self.order), dtype=np.int32)
-        self.next = np.full(size, NEVER, np.int32)
-        self.next[then] = places[self.turn :]
-        self.after = np.full(len(self.order), NEVER, np.int32)
-        self.after[: self.turn] = self.next[now]
-        self.next[now] = places[: self.turn]
-
-    def move(self, place: int) -> None:
-        """Take the reader to a place further on."""
-        self.next[self.order[self.place : place]] = self.after[self.place : place]
+    def move(self, place: int) -> NDArray[np.int32]:
+        """Take the reader to a place further on; returns the chunks that it moved over."""
+        passed = self._order[self.place : place]
+        self.next[passed] = self._after[self.place : place]
         self.place = place
+        return passed
 
-    def lower(self, distances: NDArray[np.int32]) -> None:
-        """Lower each chunk's distance to how many chunks this reader reads before it, where that is less."""
-        mine = self.next - np.int32(self.place)
-        mine[self.next == NEVER] = NEVER
-        np.minimum(distances[: len(mine)], mine, out=distances[: len(mine)])
+    def lower(self, distances: NDArray[np.int32], numbers: NDArray[np.int64] | None = None) -> None:
+        """Lower distances of ``numbers`` (None: of 0, 1, 2, …) to how many chunks this reader reads before each."""
+        if numbers is None:
+            places, target = self.next, distances[: len(self.next)]
+        else:
+            places, target = self.next[np.minimum(numbers, len(self.next) - 1)], distances
+            places[numbers >= len(self.next)] = NEVER
+        np.minimum(target, np.where(places == NEVER, NEVER, places - np.int32(self.place)), out=target)
+
+
+class _Ranking:
+    """All chunks in the order of their next use, as it was at one time, and what changed since."""
+
+    def __init__(self) -> None:
+        self.datasets: list[str] = []
+        self.which = np.empty(0, np.int64)  # a place in ``datasets``
+        self.numbers = np.empty(0, np.int64)
+        self.head = 0  # what comes before is gone, or fresh
+        self.useless: set[int] = set()
+        self.needed = 0
+        self.fresh: dict[str, set[int]] = {}
+        self.origins: dict[int, tuple[str, int]] = {}
+
+    def touch(self, dataset: str, numbers: Iterable[int]) -> bool:
+        """Note chunks that changed; False where that is too many to go on with this order."""
+        self.fresh.setdefault(dataset, set()).update(numbers)
+        return self.needed > _FEW and sum(map(len, self.fresh.values())) <= _MOST_FRESH
 
 
 class Foresight:
@@ -75,7 +99,7 @@ class Foresight:
         # For each dataset the ledger's row of each chunk that is ready, by number; 0 where it is not.
         self._rows: dict[str, NDArray[np.int64]] = {}
         self._numberless: set[int] = set()
-        self._known: dict[str, NDArray[np.int32]] = {}  # distances, until the next refresh
+        self._ranking: _Ranking | None = None
 
     @property
     def blind(self) -> bool:
@@ -86,7 +110,6 @@ class Foresight:
         """Take in what changed since the last time."""
         if connection is not self._connection:  # another ledger, perhaps: a rebuilt one has other rows
             self._reset(connection)
-        self._known.clear()
         self._refresh_plans(connection)
         if self.blind:
             return
@@ -97,64 +120,62 @@ class Foresight:
             self._arrived = arrived
             if number is None:
                 self._numberless.add(row)
+                self._ranking = None
             else:
-                self._place(name.partition("/")[0], number)[number] = row
+                dataset = name.partition("/")[0]
+                self._place(dataset, number)[number] = row
                 self._numberless.discard(row)
+                self._touch(dataset, (number,))
 
     def distance(self, name: str, number: int | None) -> int:
         """How many chunks are read before this one; 0 where no plan holds it: somebody asks for it now."""
         if number is None:
             return 0
-        dataset = name.partition("/")[0]
-        distances = [
-            int(reader.next[number]) - reader.place
-            for reader in self._readers.values()
-            if reader.dataset == dataset and number < len(reader.next) and reader.next[number] < NEVER
-        ]
-        return min(distances, default=0)
+        (distance,) = self._exact(name.partition("/")[0], np.array([number])).tolist()
+        return 0 if distance == NEVER else int(distance)
 
     def needed(self) -> int:
-        """How many chunks will be read, ready or not."""
-        return sum(int(np.count_nonzero(self._distances(dataset) < NEVER)) for dataset in self._datasets())
+        """How many chunks will be read, ready or not; not to the last one."""
+        return self._rank().needed
 
-    def unneeded(self) -> NDArray[np.int64]:
+    def unneeded(self) -> set[int]:
         """Rows of the ready chunks that nobody will read."""
-        planned = self._datasets()
-        parts = [np.fromiter(self._numberless, np.int64, len(self._numberless))]
-        for dataset, rows in self._rows.items():
-            useless = rows > 0
-            if dataset in planned:
-                useless &= self._distances(dataset)[: len(rows)] >= NEVER
-            parts.append(rows[useless])
-        return np.concatenate(parts)
+        self._look_at_fresh()
+        return self._rank().useless
 
     def furthest(self, beyond: int) -> Iterator[list[int]]:
         """Rows of ready chunks that are read after more than ``beyond`` others, the last first, in batches."""
-        found = []
-        for dataset in self._datasets():
-            rows = self._rows.get(dataset)
-            if rows is not None:
-                distances = self._distances(dataset)[: len(rows)]
-                chosen = np.flatnonzero((rows > 0) & (distances < NEVER) & (distances > beyond))
-                found.append((distances[chosen], rows[chosen]))
-        if not found:
-            return
-        distances = np.concatenate([part for part, _ in found])
-        rows = np.concatenate([part for _, part in found])
-        if len(rows) > _FIRST_LOOK:
-            top = np.argpartition(distances, len(rows) - _FIRST_LOOK)
-            far, rest = top[-_FIRST_LOOK:], top[:-_FIRST_LOOK]
-            yield rows[far[np.argsort(-distances[far], kind="stable")]].tolist()
-            distances, rows = distances[rest], rows[rest]
-        order = rows[np.argsort(-distances, kind="stable")]
-        for begin in range(0, len(order), 256):
-            yield order[begin : begin + 256].tolist()
+        waiting = self._look_at_fresh()
+        ranking = self._rank()
+        begin, size = ranking.head, _FIRST_LOOK
+        while True:
+            batch = self._batch(ranking, begin, begin + size)
+            if begin == ranking.head and not batch:
+                ranking.head = min(begin + size, len(ranking.numbers))
+            begin, size = begin + size, _LOOK
+            last = begin >= len(ranking.numbers)
+            if not batch and not last:
+                continue
+            low = -1 if last else min(batch)[0]
+            batch += [one for one in waiting if one[0] >= low]
+            waiting = [one for one in waiting if one[0] < low]
+            found = sorted((one for one in batch if one[0] > beyond), reverse=True)
+            ranking.origins.update((row, (dataset, number)) for _, row, dataset, number in found)
+            if found:
+                yield [row for _, row, _, _ in found]
+            if last or low <= beyond:
+                return
 
     def forget(self, row: int) -> None:
         """A chunk turned out not to be ready any more."""
         self._numberless.discard(row)
-        for rows in self._rows.values():
+        ranking = self._rank()
+        ranking.useless.discard(row)
+        dataset, number = ranking.origins.get(row, (None, 0))
+        for rows in self._rows.values() if dataset is None else ():
             rows[rows == row] = 0
+        if dataset is not None and self._rows[dataset][number] == row:
+            self._rows[dataset][number] = 0
 
     def _refresh_plans(self, connection: sqlite3.Connection) -> None:
         seen = set()
@@ -167,26 +188,84 @@ class Foresight:
                 turn, chunks = connection.execute(
                     "SELECT turn, chunks FROM orders WHERE plan = ?", (number,)
                 ).fetchone()
-                reader = _Reader(version, dataset, np.frombuffer(chunks, np.int32), turn)
-                self._readers[number] = reader
+                reader = self._readers[number] = _Reader(version, dataset, np.frombuffer(chunks, np.int32), turn)
+                self._ranking = None
             if place != reader.place:
-                reader.move(place)
+                self._touch(dataset, reader.move(place).tolist())
         for number in self._readers.keys() - seen:
             del self._readers[number]
+            self._ranking = None
 
-    def _datasets(self) -> set[str]:
-        return {reader.dataset for reader in self._readers.values()}
+    def _touch(self, dataset: str, numbers: Iterable[int]) -> None:
+        if self._ranking is not None and not self._ranking.touch(dataset, numbers):
+            self._ranking = None
 
-    def _distances(self, dataset: str) -> NDArray[np.int32]:
-        """By chunk number, for every number that a plan or the ledger names."""
-        result = self._known.get(dataset)
-        if result is None:
+    def _rank(self) -> _Ranking:
+        """The order of all chunks, made anew where it is too old."""
+        if self._ranking is not None:
+            return self._ranking
+        self._ranking = ranking = _Ranking()
+        ranking.useless |= self._numberless
+        parts: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
+        planned = {reader.dataset for reader in self._readers.values()}
+        for dataset in planned | self._rows.keys():
+            rows = self._rows.get(dataset, np.empty(0, np.int64))
             readers = [reader for reader in self._readers.values() if reader.dataset == dataset]
-            size = max(len(self._rows.get(dataset, ())), *(len(reader.next) for reader in readers))
-            result = np.full(size, NEVER, np.int32)
+            distances = np.full(max([len(rows), *(len(reader.next) for reader in readers)]), NEVER, np.int32)
             for reader in readers:
-                reader.lower(result)
-            self._known[dataset] = result
+                reader.lower(distances)
+            ranking.needed += int(np.count_nonzero(distances != NEVER))
+            distances = distances[: len(rows)]
+            ranking.useless.update(rows[(rows > 0) & (distances == NEVER)].tolist())
+            chosen = np.flatnonzero((rows > 0) & (distances != NEVER))
+            parts.append((distances[chosen], chosen))
+            ranking.datasets.append(dataset)
+        order = np.argsort(-np.concatenate([distances for distances, _ in parts]), kind="stable")
+        ranking.numbers = np.concatenate([chosen for _, chosen in parts])[order]
+        ranking.which = np.repeat(np.arange(len(parts)), [len(chosen) for _, chosen in parts])[order]
+        return ranking
+
+    def _batch(self, ranking: _Ranking, begin: int, end: int) -> list[_Place]:
+        """What is there still of a part of the order, with the distances that are true now."""
+        found: list[_Place] = []
+        which, numbers = ranking.which[begin:end], ranking.numbers[begin:end]
+        for place in np.unique(which).tolist():
+            dataset = ranking.datasets[place]
+            fresh = ranking.fresh.get(dataset, ())
+            found += self._places(
+                dataset, [number for number in numbers[which == place].tolist() if number not in fresh]
+            )
+        return found
+
+    def _look_at_fresh(self) -> list[_Place]:
+        """What changed since all were put in order; what will not be read any more is noted as useless."""
+        ranking, found = self._rank(), []
+        for dataset, numbers in ranking.fresh.items():
+            for one in self._places(dataset, list(numbers)):
+                if one[0] == NEVER:
+                    ranking.useless.add(one[1])
+                else:
+                    found.append(one)
+        return found
+
+    def _places(self, dataset: str, numbers: list[int]) -> list[_Place]:
+        """Those of ``numbers`` that are ready, as far as is known."""
+        if dataset not in self._rows or not numbers:
+            return []
+        asked, rows = np.array(numbers), self._rows[dataset]
+        asked = asked[asked < len(rows)]
+        asked = asked[rows[asked] > 0]
+        distances = self._exact(dataset, asked)
+        return [
+            (distance, row, dataset, number)
+            for distance, row, number in zip(distances.tolist(), rows[asked].tolist(), asked.tolist(), strict=True)
+        ]
+
+    def _exact(self, dataset: str, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
+        result = np.full(len(numbers), NEVER, np.int32)
+        for reader in self._readers.values():
+            if reader.dataset == dataset:
+                reader.lower(result, numbers)
         return result
 
     def _place(self, dataset: str, number: int) -> NDArray[np.int64]:

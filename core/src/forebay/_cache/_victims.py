@@ -45,7 +45,7 @@ def choose(connection: sqlite3.Connection, foresight: Foresight | None, need: Ne
         if not foresight.blind:
             return _clairvoyant(connection, foresight, need)
     victims, left = pick(idle(connection), need.missing)
-    if need.hard:
+    if need.hard and left > 0:
         more, left = pick(_prefetched(connection), left)
         victims += more
     return victims, left
@@ -84,7 +84,9 @@ def _clairvoyant(connection: sqlite3.Connection, foresight: Foresight, need: Nee
         more, left = pick(_needed(connection, foresight, beyond=-1, soft=True), left)
         victims += more
         taken = {row for row, _, _ in victims}
-        more, left = pick((victim for victim in _prefetched(connection) if victim[0] not in taken), left)
+        more = []
+        if left > 0:
+            more, left = pick((victim for victim in _prefetched(connection) if victim[0] not in taken), left)
     elif _may_look_ahead(connection, foresight, need):
         distance = foresight.distance(need.name, need.number)
         more, left = pick(_needed(connection, foresight, beyond=distance, soft=False), left)
@@ -95,12 +97,11 @@ def _clairvoyant(connection: sqlite3.Connection, foresight: Foresight, need: Nee
 
 def _unneeded(connection: sqlite3.Connection, foresight: Foresight) -> Iterator[Victim]:
     """Ready chunks without leases that nobody will read, the longest unused first."""
-    rows = foresight.unneeded().tolist()
-    if len(rows) > _FEW:
-        useless = set(rows)
+    useless = foresight.unneeded()
+    if len(useless) > _FEW:
         yield from (victim for victim in idle(connection) if victim[0] in useless)
-    elif rows:
-        found = _look_up(connection, foresight, rows)
+    elif useless:
+        found = _look_up(connection, foresight, list(useless))
         yield from ((row, name, size) for _, row, name, size in sorted(v for v, held in found if not held))
 
 
