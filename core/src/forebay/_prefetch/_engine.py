@@ -6,8 +6,9 @@ import asyncio
 import errno
 import logging
 import os
+from bisect import insort
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -33,13 +34,13 @@ GIVE_WAY_AFTER = 2.0
 SHARE_INTERVAL = 1.0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ChunkRequest:
     """One chunk that somebody wants, and what the wish holds in the ledger.
 
     ``hard`` may be switched on later, when a reader comes to wait for what was prefetched. ``lease`` is None,
     ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch. Requests that
-    share a ``turn`` take room in the order in which they were made: a later chunk must not fill the room of an earlier
+    share a ``line`` take room in the order of their ``priority``: a later chunk must not fill the room of an earlier
     one, only to be evicted for it.
     """
 
@@ -53,7 +54,11 @@ class ChunkRequest:
     lease: str | None = None
     flight: Flight | None = None
     fetched: bool = False
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    line: list[ChunkRequest] = field(default_factory=list)
+
+
+def _by_priority(request: ChunkRequest) -> tuple[int, ...]:
+    return request.priority
 
 
 class _GiveWay(Exception):
@@ -227,9 +232,12 @@ class Engine:
     async def _admit(self, request: ChunkRequest) -> Ready | Busy | Flight:
         """Take a lease and, where the chunk is ours to fetch, the room for it, in turn."""
         size = request.source.expected_decoded
-        # Somebody waits for a hard request, perhaps one that was evicted again: it stands behind no look-ahead.
-        async with nullcontext() if request.hard else request.turn:
+        insort(request.line, request, key=_by_priority)
+        try:
             while True:
+                # Somebody waits for a hard request: it stands behind nobody, in whatever order it came to be one.
+                while not request.hard and request.line[0] is not request:
+                    await self.changed(LOOK_AHEAD_INTERVAL)
                 outcome = await self.steady(self._acquire, request)
                 if not isinstance(outcome, Flight) or size is None:
                     return outcome
@@ -237,9 +245,12 @@ class Engine:
                     await _Room(self, request, outcome).ensure(size)
                 except (_GiveWay, FlightLostError):
                     self.give_back(request)
-                    await self.changed(LOOK_AHEAD_INTERVAL if not request.hard else POLL_INTERVAL)
+                    await self.changed(POLL_INTERVAL if request.hard else LOOK_AHEAD_INTERVAL)
                 else:
                     return outcome
+        finally:
+            request.line.remove(request)
+            self.wake()
 
     async def _until_ready(self, request: ChunkRequest, outcome: Ready | Busy | Flight) -> Ready | None:
         """Fetch, or wait for whoever fetches. None: the request gave way and holds nothing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
@@ -58,7 +57,7 @@ class Session:
         self._ahead = ahead
         self._counters = counters
         self._places: dict[int, _Place] = {}
-        self._turn = asyncio.Lock()
+        self._line: list[ChunkRequest] = []
         self._next = 0
         self._closed = False
         self._lock = threading.Lock()
@@ -130,7 +129,7 @@ class Session:
             while self._next <= last:
                 number, self._next = self._next, self._next + 1
                 request = self._request(int(self._order[number]), number)
-                request.turn = self._turn
+                request.line = self._line
                 self._places[number] = _Place(request, self._submit(request))
 
     def _submit(self, request: ChunkRequest) -> IOFuture[Ready]:
