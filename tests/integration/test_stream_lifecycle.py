@@ -321,3 +321,40 @@ def test_no_thread_of_ours_outlives_the_last_dataset(server: FaultServer, tmp_pa
         [sys.executable, "-c", code, server.url(), tmp_path / "cache"], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "['MainThread']\n" * 3, done.stderr
+
+
+def test_close_in_the_middle_of_a_take_leaves_no_lease(
+    server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Risk C10: a reader that is handed a chunk while another thread closes the dataset; the counts must agree."""
+    put_dataset(server, tmp_path)
+    cache = tmp_path / "cache"
+    previous = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with forebay.open_dataset(server.url(), cache_dir=cache) as kept:  # the process stays a holder
+            list(kept)
+            for round_ in range(60):
+                ds = forebay.open_dataset(server.url(), cache_dir=cache, prefetch=4)
+                unexpected: list[BaseException] = []
+
+                def read(ds: Any = ds, unexpected: list[BaseException] = unexpected) -> None:
+                    try:
+                        for _ in range(50):
+                            list(ds)
+                    except exceptions.PrefetchClosedError:
+                        return
+                    except BaseException as error:  # noqa: BLE001 - the main thread shows it
+                        unexpected.append(error)
+
+                reader = threading.Thread(target=read)
+                reader.start()
+                reader.join(0.001 * (round_ % 12))
+                ds.close()
+                reader.join(30)
+                assert not reader.is_alive()
+                assert unexpected == []
+            assert leases(cache) == 0
+    finally:
+        sys.setswitchinterval(previous)
+    assert "more often than taken" not in caplog.text

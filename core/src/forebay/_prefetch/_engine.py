@@ -6,9 +6,10 @@ import asyncio
 import errno
 import logging
 import os
+import threading
 from bisect import insort
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from forebay._cache import Busy, Cache, ChunkKey, Flight, FlightLostError, Ready
 from forebay._prefetch._limiter import InFlight
 from forebay._stats import Counters
 from forebay._transfer import DaemonPool, Source, TransferPolicy, TransferResult, file_digest, transfer
-from forebay.exceptions import CacheFullError, ChecksumMismatchError
+from forebay.exceptions import CacheFullError, ChecksumMismatchError, PrefetchClosedError
 
 __all__ = ["ChunkRequest", "Engine"]
 
@@ -39,9 +40,10 @@ class ChunkRequest:
     """One chunk that somebody wants, and what the wish holds in the ledger.
 
     ``hard`` may be switched on later, when a reader comes to wait for what was prefetched. ``lease`` is None,
-    ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch. Requests that
-    share a ``line`` take room in the order of their ``priority``: a later chunk must not fill the room of an earlier
-    one, only to be evicted for it.
+    ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch. ``lock`` guards
+    them and ``abandoned``: the I/O thread, a reader and whoever closes meet here, and what stands here must be what the
+    ledger was told. Requests that share a ``line`` take room in the order of their ``priority``: a later chunk must not
+    fill the room of an earlier one, only to be evicted for it.
     """
 
     key: ChunkKey
@@ -55,6 +57,8 @@ class ChunkRequest:
     flight: Flight | None = None
     fetched: bool = False
     line: list[ChunkRequest] = field(default_factory=list)
+    abandoned: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def _by_priority(request: ChunkRequest) -> tuple[int, ...]:
@@ -187,16 +191,28 @@ class Engine:
 
     def give_back(self, request: ChunkRequest) -> None:
         """Let go of whatever the request holds in the ledger."""
-        flight, lease = request.flight, request.lease
-        request.flight = request.lease = None
-        if flight is not None:
-            flight.abort()
-        elif lease is not None:
-            self.cache.release(request.key, hard=lease == "hard")
+        with request.lock:
+            flight, lease = request.flight, request.lease
+            request.flight = request.lease = None
+            if flight is not None:
+                flight.abort()
+            elif lease is not None:
+                self.cache.release(request.key, hard=lease == "hard")
+
+    def abandon(self, request: ChunkRequest) -> None:
+        """Let go for good: whoever still works on the request gets `PrefetchClosedError`, and no lease."""
+        with request.lock:
+            request.abandoned = True
+        self.give_back(request)
 
     def harden(self, request: ChunkRequest) -> bool:
-        """Make sure, from a reader's thread, that what was obtained cannot be evicted; False if it was already."""
-        return request.lease == "hard" or self._harden(request)
+        """Make sure, from a reader's thread, that what was obtained cannot be evicted; False if it was already.
+
+        Raises:
+            PrefetchClosedError: The request was abandoned meanwhile.
+        """
+        with self._steered(request):
+            return request.lease == "hard" or self._harden_locked(request)
 
     def close(self) -> None:
         """Let go of the threads; requests that still run fail."""
@@ -204,30 +220,42 @@ class Engine:
         self.pool.close(0.0)
         self._ledger.close(0.0)
 
+    @contextmanager
+    def _steered(self, request: ChunkRequest) -> Iterator[None]:
+        """Hold the request's lock, unless nobody wants the request any more."""
+        with request.lock:
+            if request.abandoned:
+                raise PrefetchClosedError("closed while the chunk was on its way")
+            yield
+
     def _acquire(self, request: ChunkRequest) -> Ready | Busy | Flight:
-        hard = request.hard
-        outcome = self.cache.acquire(request.key, hard=hard)
-        request.lease = "hard" if hard else "soft"
-        request.flight = outcome if isinstance(outcome, Flight) else None
-        return outcome
+        with self._steered(request):
+            hard = request.hard
+            outcome = self.cache.acquire(request.key, hard=hard)
+            request.lease = "hard" if hard else "soft"
+            request.flight = outcome if isinstance(outcome, Flight) else None
+            return outcome
 
     def _poll(self, request: ChunkRequest) -> Ready | Busy | Flight:
-        if request.hard and request.lease == "soft":
-            # A reader waits now for what was only prefetched: trade the weak claim for a strong one.
-            outcome = self.cache.acquire(request.key, hard=True)
-            self.cache.release(request.key, hard=False)
-            request.lease = "hard"
-        else:
-            outcome = self.cache.poll(request.key, hard=request.lease == "hard")
-        request.flight = outcome if isinstance(outcome, Flight) else None
-        return outcome
+        with self._steered(request):
+            if request.hard and request.lease == "soft":
+                # A reader waits now for what was only prefetched: trade the weak claim for a strong one.
+                outcome = self.cache.acquire(request.key, hard=True)
+                self.cache.release(request.key, hard=False)
+                request.lease = "hard"
+            else:
+                outcome = self.cache.poll(request.key, hard=request.lease == "hard")
+            request.flight = outcome if isinstance(outcome, Flight) else None
+            return outcome
 
     def _harden(self, request: ChunkRequest) -> bool:
-        if self.cache.harden(request.key):
-            request.lease = "hard"
-            return True
-        request.lease = None
-        return False
+        with self._steered(request):
+            return self._harden_locked(request)
+
+    def _harden_locked(self, request: ChunkRequest) -> bool:
+        kept = self.cache.harden(request.key)
+        request.lease = "hard" if kept else None
+        return kept
 
     async def _admit(self, request: ChunkRequest) -> Ready | Busy | Flight:
         """Take a lease and, where the chunk is ours to fetch, the room for it, in turn."""
@@ -289,11 +317,12 @@ class Engine:
         return await self.steady(self._publish, request, flight, result)
 
     def _publish(self, request: ChunkRequest, flight: Flight, result: TransferResult) -> Ready:
-        flight.hard = request.hard
-        ready = flight.publish(bytes=result.bytes, digest=result.digest, etag=result.etag)
-        request.flight = None
-        request.fetched = True
-        return ready
+        with self._steered(request):
+            flight.hard = request.hard
+            ready = flight.publish(bytes=result.bytes, digest=result.digest, etag=result.etag)
+            request.flight = None
+            request.fetched = True
+            return ready
 
     async def _sound(self, request: ChunkRequest, ready: Ready) -> bool:
         """Whether a chunk that an earlier run left is what it was when it was published."""
