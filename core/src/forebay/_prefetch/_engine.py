@@ -304,6 +304,7 @@ class Engine:
                 pool=self.pool,
                 policy=request.policy,
                 priority=request.priority,
+                tally=request.counters.tally,
             )
         except OSError as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -360,9 +361,7 @@ class Engine:
             self.limiter.share((await self.steady(self.cache.info)).holders)
 
     def _count(self, request: ChunkRequest, result: TransferResult) -> None:
-        request.counters.add(
-            chunks_fetched=1, bytes_fetched=result.stored_bytes, requests=result.requests, retries=result.retries
-        )
+        request.counters.add(chunks_fetched=1, bytes_fetched=result.stored_bytes)
         for stage, seconds in result.stages.items():
             request.counters.stage(stage, seconds)
 
