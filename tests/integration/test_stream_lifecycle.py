@@ -151,6 +151,21 @@ def test_the_process_exits_promptly_and_quietly(server: FaultServer, tmp_path: P
     assert not list((tmp_path / "cache" / "chunks").rglob("*.tmp"))
 
 
+@pytest.mark.parametrize("run", range(3))
+def test_the_process_exits_quietly_while_requests_hang(server: FaultServer, tmp_path: Path, run: int) -> None:
+    """FAULTS A11: an interpreter that ends under a driver's running request aborts or panics, unless it is drained."""
+    names = put_dataset(server, tmp_path)
+    for name in names[1:]:
+        server.script(name, Fault(hang=True, after=10), times=None)
+    script = SCRIPT.format(body="sys.exit(4) if item['index'] == 4 else None")
+    done = subprocess.run(
+        [sys.executable, "-c", script, server.url(), tmp_path / "cache"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (4, "")
+    assert leases(tmp_path / "cache") == 0
+    assert not list((tmp_path / "cache" / "chunks").rglob("*.tmp"))
+
+
 def test_a_pickled_dataset_opens_again_without_a_second_index_request(server: FaultServer, tmp_path: Path) -> None:
     """FAULTS J9: a dataset pickles after use."""
     put_dataset(server, tmp_path)
@@ -287,3 +302,59 @@ def test_a_local_compressed_dataset_is_decompressed_into_the_cache(tmp_path: Pat
     with forebay.open_dataset(tmp_path / "dataset", cache_dir=tmp_path / "cache", max_cache_bytes=6000) as ds:
         assert list(ds) == expected_items()
     assert sorted(path.name for path in (tmp_path / "dataset").iterdir()) == before
+
+
+def test_no_thread_of_ours_outlives_the_last_dataset(server: FaultServer, tmp_path: Path) -> None:
+    """Nothing of ours is left running after close."""
+    put_dataset(server, tmp_path)
+    code = (
+        "import sys, threading, forebay\n"
+        "for _ in range(3):\n"
+        "    with forebay.open_dataset(sys.argv[1], cache_dir=sys.argv[2]) as ds:\n"
+        "        assert len(list(ds)) == 40\n"
+        "    for thread in threading.enumerate():\n"
+        "        if thread is not threading.main_thread():\n"
+        "            thread.join(5)\n"
+        "    print([thread.name for thread in threading.enumerate()])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, server.url(), tmp_path / "cache"], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "['MainThread']\n" * 3, done.stderr
+
+
+def test_close_in_the_middle_of_a_take_leaves_no_lease(
+    server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Risk C10: a reader that is handed a chunk while another thread closes the dataset; the counts must agree."""
+    put_dataset(server, tmp_path)
+    cache = tmp_path / "cache"
+    previous = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with forebay.open_dataset(server.url(), cache_dir=cache) as kept:  # the process stays a holder
+            list(kept)
+            for round_ in range(60):
+                ds = forebay.open_dataset(server.url(), cache_dir=cache, prefetch=4)
+                unexpected: list[BaseException] = []
+
+                def read(ds: Any = ds, unexpected: list[BaseException] = unexpected) -> None:
+                    try:
+                        for _ in range(50):
+                            list(ds)
+                    except exceptions.PrefetchClosedError:
+                        return
+                    except BaseException as error:  # noqa: BLE001 - the main thread shows it
+                        unexpected.append(error)
+
+                reader = threading.Thread(target=read)
+                reader.start()
+                reader.join(0.001 * (round_ % 12))
+                ds.close()
+                reader.join(30)
+                assert not reader.is_alive()
+                assert unexpected == []
+            assert leases(cache) == 0
+    finally:
+        sys.setswitchinterval(previous)
+    assert "more often than taken" not in caplog.text

@@ -14,7 +14,16 @@ from pathlib import Path, PurePosixPath
 
 from forebay import _config, _registry, _url
 from forebay._cache import ChunkKey, Ready
-from forebay._prefetch import ChunkRequest, EngineHandle, IOFuture, before_exit, io_thread, open_engine, wait_for
+from forebay._prefetch import (
+    ChunkRequest,
+    EngineHandle,
+    IOFuture,
+    before_exit,
+    io_thread,
+    keep_thread,
+    open_engine,
+    wait_for,
+)
 from forebay._source import close_downloader, location
 from forebay._transfer import Source, TransferPolicy, stat_object
 from forebay.downloader import Downloader, probe
@@ -262,6 +271,7 @@ _downloaders: OrderedDict[tuple[object, ...], Downloader] = OrderedDict()
 
 
 def _downloader(resolved: _registry.Resolved, root: str) -> Downloader:
+    keep_thread()  # the open downloaders belong to its loop
     options = tuple(sorted((name, repr(value)) for name, value in resolved.options.items()))
     key = (os.getpid(), resolved.cls, root, options)
     with _lock:

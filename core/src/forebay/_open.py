@@ -17,7 +17,7 @@ from forebay._source import CachedSource, ChunkSource, LocalSource, close_downlo
 from forebay._stats import Counters
 from forebay._transfer import Source, TransferPolicy, read_object
 from forebay.downloader import Downloader, probe
-from forebay.exceptions import ConfigError, DatasetError, ObjectNotFoundError
+from forebay.exceptions import ConfigError, DatasetError, InvalidIndexError, ObjectNotFoundError
 from forebay.types import FormatSpec
 
 __all__ = ["DatasetSpec", "open_dataset", "reopen"]
@@ -98,14 +98,14 @@ def open_dataset(
         cache_dir=None if cache_dir is None else Path(cache_dir).absolute(),
         max_cache_bytes=None if max_cache_bytes is None else _config.parse_size(max_cache_bytes),
         format=format,
-        shuffle=bool(shuffle),
+        shuffle=_checked_bool("shuffle", shuffle),
         seed=_checked_int("seed", seed, minimum=None),
         shuffle_window=_checked_int("shuffle_window", shuffle_window, minimum=1),
         ahead=_ahead(prefetch, remote=resolved.remote),
         verify=_choice("verify", verify, ("digest", "size")),
         options=options,
         format_options=format_options,
-        allow_pickle=bool(allow_pickle),
+        allow_pickle=_checked_bool("allow_pickle", allow_pickle),
         on_error=_choice("on_error", on_error, ("raise", "skip")),
         registrations=_registry.in_process_registrations(),
     )
@@ -222,21 +222,28 @@ def _fetch_index(
             pool=served.pool,
             policy=policy,
             max_bytes=MAX_INDEX_BYTES,
+            tally=counters.tally,
         )
         try:
             data, _ = wait_for(thread.submit(read), thread)
         except FileNotFoundError as exc:  # ours is one too
             missing = exc
             continue
-        counters.add(requests=1)
+        if not data:
+            raise InvalidIndexError(
+                f"the index {source.url} is empty: the store holds 0 bytes under {name!r},"
+                f" or the download hook of backend {source.backend} wrote nothing",
+                url=source.url,
+            )
         return layout.name, bytes(data)
     raise _no_index(spec, resolved.backend.name, [name for _, name in candidates]) from missing
 
 
 def _no_index(spec: DatasetSpec, backend: str, names: list[str]) -> ObjectNotFoundError:
+    looked_for = names[0] if len(names) == 1 else f"one of {', '.join(names)}"
     return ObjectNotFoundError(
-        f"there is no dataset at {spec.shown_url} ({backend}): none of {', '.join(names)} is there;"
-        " check the URL, or give format= and its options",
+        f"there is no dataset at {spec.shown_url} ({backend}): it has no {looked_for};"
+        " check the URL (it is the folder, not the index in it), or give format= and its options",
         url=spec.shown_url,
         key=names[0] if names else None,
         backend=backend,
@@ -265,6 +272,13 @@ def _raised(asked: int) -> int:
             " (FOREBAY_PREFETCH_MIN=0 keeps the number)"
         )
     return max(asked, floor)
+
+
+def _checked_bool(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        # "no" is true to Python: what lets a dataset run code, or changes an order, is not guessed.
+        raise ConfigError(f"{name} must be True or False, not {value!r}", option=name)
+    return value
 
 
 def _checked_int(name: str, value: object, *, minimum: int | None) -> int:

@@ -175,13 +175,14 @@ class CachedSource(ChunkSource):
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._closed = False
         self._resting: list[PlanReader] = []
+        self._evicted = 0
         self._check_budget()
         _open_sources.add(self)
 
     @property
     def evictions(self) -> int:  # type: ignore[override]
         """Chunks evicted in this process since the source was made."""
-        return self._engine.cache.evictions - self._evicted_before
+        return self._evicted if self._closed else self._engine.cache.evictions - self._evicted_before
 
     def session(
         self,
@@ -233,6 +234,7 @@ class CachedSource(ChunkSource):
         """End the sessions, close the downloader and give the engine back. A second call does nothing."""
         if self._closed or self._opened_in != os.getpid():
             return  # a forked child leaves the parent's connections and leases alone
+        self._evicted = self.evictions
         self._closed = True
         _open_sources.discard(self)
         for session in list(self._sessions):

@@ -26,6 +26,10 @@ class Counters:
             for name, amount in amounts.items():
                 self._counts[name] = self._counts.get(name, 0) + amount
 
+    def tally(self, requests: int, retries: int) -> None:
+        """Count the requests of one transfer, whether it ended well or not."""
+        self.add(requests=requests, retries=retries)
+
     def stage(self, name: str, seconds: float) -> None:
         """Count one run of a stage."""
         with self._lock:

@@ -1,7 +1,7 @@
 """The engine that turns an order of chunks into ready files: one I/O thread, bounded, single flight, plan order."""
 
 from forebay._prefetch._engine import ChunkRequest, Engine
-from forebay._prefetch._io import IOFuture, IOThread, before_exit, io_thread, wait_for
+from forebay._prefetch._io import IOFuture, IOThread, before_exit, io_thread, keep_thread, wait_for
 from forebay._prefetch._runtime import EngineHandle, open_engine
 from forebay._prefetch._session import Session
 
@@ -14,6 +14,7 @@ __all__ = [
     "Session",
     "before_exit",
     "io_thread",
+    "keep_thread",
     "open_engine",
     "wait_for",
 ]

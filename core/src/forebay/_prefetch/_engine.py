@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+import threading
+from bisect import insort
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -16,7 +18,7 @@ from forebay._prefetch._full import DISK_TRIES, FULL_ERRNOS, disk_full, disk_nee
 from forebay._prefetch._limiter import InFlight
 from forebay._stats import Counters
 from forebay._transfer import DaemonPool, Source, TransferPolicy, TransferResult, file_digest, transfer
-from forebay.exceptions import CacheFullError, ChecksumMismatchError
+from forebay.exceptions import CacheFullError, ChecksumMismatchError, PrefetchClosedError
 
 __all__ = ["ChunkRequest", "Engine"]
 
@@ -33,15 +35,16 @@ GIVE_WAY_AFTER = 2.0
 SHARE_INTERVAL = 1.0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ChunkRequest:
     """One chunk that somebody wants, and what the wish holds in the ledger.
 
     ``hard`` may be switched on later, when a reader comes to wait for what was prefetched. ``lease`` is None,
     ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch. ``eager``: the
     reader declared the chunk before it read any, so a soft lease is there also while this request holds nothing, which
-    is when ``declared`` is set. Requests that share a ``turn`` take room in the order in which they were made: a later
-    chunk must not fill the room of an earlier one, only to be evicted for it.
+    is when ``declared`` is set. ``lock`` guards them and ``abandoned``: the I/O thread, a reader and whoever closes meet
+    here, and what stands here must be what the ledger was told. Requests that share a ``line`` take room in the order of
+    their ``priority``: a later chunk must not fill the room of an earlier one, only to be evicted for it.
     """
 
     key: ChunkKey
@@ -56,7 +59,13 @@ class ChunkRequest:
     fetched: bool = False
     eager: bool = False
     declared: bool = False
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    line: list[ChunkRequest] = field(default_factory=list)
+    abandoned: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def _by_priority(request: ChunkRequest) -> tuple[int, ...]:
+    return request.priority
 
 
 class _GiveWay(Exception):
@@ -207,6 +216,20 @@ class Engine:
 
     def give_back(self, request: ChunkRequest) -> None:
         """Let go of whatever the request holds in the ledger, but for an eager lease."""
+        with request.lock:
+            self._give_back_locked(request)
+
+    def abandon(self, request: ChunkRequest) -> None:
+        """Let go of everything, for good: whoever still works on the request gets `PrefetchClosedError`, and no lease."""
+        with request.lock:
+            request.abandoned = True
+            request.eager = False
+            self._give_back_locked(request)
+            if request.declared:
+                request.declared = False
+                self.cache.release(request.key, hard=False)
+
+    def _give_back_locked(self, request: ChunkRequest) -> None:
         flight, lease = request.flight, request.lease
         request.flight = request.lease = None
         if request.eager and not request.declared and (flight is not None or lease is not None):
@@ -217,17 +240,14 @@ class Engine:
         elif lease is not None:
             self.cache.release(request.key, hard=lease == "hard")
 
-    def finish(self, request: ChunkRequest) -> None:
-        """Let go of everything: the reader is through with the chunk, or will not read it."""
-        request.eager = False
-        self.give_back(request)
-        if request.declared:
-            request.declared = False
-            self.cache.release(request.key, hard=False)
-
     def harden(self, request: ChunkRequest) -> bool:
-        """Make sure, from a reader's thread, that what was obtained cannot be evicted; False if it was already."""
-        return request.lease == "hard" or self._harden(request)
+        """Make sure, from a reader's thread, that what was obtained cannot be evicted; False if it was already.
+
+        Raises:
+            PrefetchClosedError: The request was abandoned meanwhile.
+        """
+        with self._steered(request):
+            return request.lease == "hard" or self._harden_locked(request)
 
     def close(self) -> None:
         """Let go of the threads; requests that still run fail."""
@@ -235,46 +255,60 @@ class Engine:
         self.pool.close(0.0)
         self._ledger.close(0.0)
 
+    @contextmanager
+    def _steered(self, request: ChunkRequest) -> Iterator[None]:
+        """Hold the request's lock, unless nobody wants the request any more."""
+        with request.lock:
+            if request.abandoned:
+                raise PrefetchClosedError("closed while the chunk was on its way")
+            yield
+
     def _acquire(self, request: ChunkRequest) -> Ready | Busy | Flight:
-        hard = request.hard
-        outcome = self.cache.acquire(request.key, hard=hard)
-        if request.declared:  # one reader counts once
-            self.cache.release(request.key, hard=False)
-            request.declared = False
-        request.lease = "hard" if hard else "soft"
-        request.flight = outcome if isinstance(outcome, Flight) else None
-        return outcome
+        with self._steered(request):
+            hard = request.hard
+            outcome = self.cache.acquire(request.key, hard=hard)
+            if request.declared:  # one reader counts once
+                self.cache.release(request.key, hard=False)
+                request.declared = False
+            request.lease = "hard" if hard else "soft"
+            request.flight = outcome if isinstance(outcome, Flight) else None
+            return outcome
 
     def _poll(self, request: ChunkRequest) -> Ready | Busy | Flight:
-        if request.hard and request.lease == "soft":
-            # A reader waits now for what was only prefetched: trade the weak claim for a strong one.
-            outcome = self.cache.acquire(request.key, hard=True)
-            self.cache.release(request.key, hard=False)
-            request.lease = "hard"
-        else:
-            outcome = self.cache.poll(request.key, hard=request.lease == "hard")
-        request.flight = outcome if isinstance(outcome, Flight) else None
-        return outcome
+        with self._steered(request):
+            if request.hard and request.lease == "soft":
+                # A reader waits now for what was only prefetched: trade the weak claim for a strong one.
+                outcome = self.cache.acquire(request.key, hard=True)
+                self.cache.release(request.key, hard=False)
+                request.lease = "hard"
+            else:
+                outcome = self.cache.poll(request.key, hard=request.lease == "hard")
+            request.flight = outcome if isinstance(outcome, Flight) else None
+            return outcome
 
     def _harden(self, request: ChunkRequest) -> bool:
+        with self._steered(request):
+            return self._harden_locked(request)
+
+    def _harden_locked(self, request: ChunkRequest) -> bool:
         try:
-            done = self.cache.harden(request.key)
+            kept = self.cache.harden(request.key)
         except CacheFullError:  # the disk is full, and the ledger finds no room to say so
             if not self.cache.relieve(disk_need(request.source)):
                 raise
-            done = self.cache.harden(request.key)
-        if done:
-            request.lease = "hard"
-            return True
-        request.lease = None
-        return False
+            kept = self.cache.harden(request.key)
+        request.lease = "hard" if kept else None
+        return kept
 
     async def _admit(self, request: ChunkRequest) -> Ready | Busy | Flight:
         """Take a lease and, where the chunk is ours to fetch, the room for it, in turn."""
         size = request.source.expected_decoded
-        # Somebody waits for a hard request, perhaps one that was evicted again: it stands behind no look-ahead.
-        async with nullcontext() if request.hard else request.turn:
+        insort(request.line, request, key=_by_priority)
+        try:
             while True:
+                # Somebody waits for a hard request: it stands behind nobody, in whatever order it came to be one.
+                while not request.hard and request.line[0] is not request:
+                    await self.changed(LOOK_AHEAD_INTERVAL)
                 outcome = await self.steady(self._acquire, request)
                 if not isinstance(outcome, Flight) or size is None:
                     return outcome
@@ -282,10 +316,13 @@ class Engine:
                     await _Room(self, request, outcome).ensure(size)
                 except (_GiveWay, FlightLostError):
                     self.give_back(request)
-                    await self.changed(LOOK_AHEAD_INTERVAL if not request.hard else POLL_INTERVAL)
+                    await self.changed(POLL_INTERVAL if request.hard else LOOK_AHEAD_INTERVAL)
                     await self._until_room(request, size)
                 else:
                     return outcome
+        finally:
+            request.line.remove(request)
+            self.wake()
 
     async def _until_room(self, request: ChunkRequest, size: int) -> None:
         """Wait until a look-ahead that was refused would not be, or a reader waits for it.
@@ -319,6 +356,7 @@ class Engine:
                 pool=self.pool,
                 policy=request.policy,
                 priority=request.priority,
+                tally=request.counters.tally,
             )
         except OSError as exc:
             if exc.errno not in FULL_ERRNOS:
@@ -328,11 +366,12 @@ class Engine:
         return await self.steady(self._publish, request, flight, result)
 
     def _publish(self, request: ChunkRequest, flight: Flight, result: TransferResult) -> Ready:
-        flight.hard = request.hard
-        ready = flight.publish(bytes=result.bytes, digest=result.digest, etag=result.etag)
-        request.flight = None
-        request.fetched = True
-        return ready
+        with self._steered(request):
+            flight.hard = request.hard
+            ready = flight.publish(bytes=result.bytes, digest=result.digest, etag=result.etag)
+            request.flight = None
+            request.fetched = True
+            return ready
 
     async def _sound(self, request: ChunkRequest, ready: Ready) -> bool:
         """Whether a chunk that an earlier run left is what it was when it was published."""
@@ -370,9 +409,7 @@ class Engine:
             self.limiter.share((await self.steady(self.cache.info)).holders)
 
     def _count(self, request: ChunkRequest, result: TransferResult) -> None:
-        request.counters.add(
-            chunks_fetched=1, bytes_fetched=result.stored_bytes, requests=result.requests, retries=result.retries
-        )
+        request.counters.add(chunks_fetched=1, bytes_fetched=result.stored_bytes)
         for stage, seconds in result.stages.items():
             request.counters.stage(stage, seconds)
 

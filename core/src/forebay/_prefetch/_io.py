@@ -21,7 +21,16 @@ from typing import Any, TypeVar
 from forebay import _config
 from forebay.exceptions import PrefetchClosedError, WorkerCrashedError
 
-__all__ = ["IOFuture", "IOThread", "after_exit", "before_exit", "io_thread", "wait_for"]
+__all__ = [
+    "IOFuture",
+    "IOThread",
+    "after_exit",
+    "before_exit",
+    "close_idle_thread",
+    "io_thread",
+    "keep_thread",
+    "wait_for",
+]
 
 T = TypeVar("T")
 logger = logging.getLogger("forebay")
@@ -158,6 +167,7 @@ class IOThread:
 
 _lock = threading.Lock()
 _current: IOThread | None = None
+_kept = False
 _before_exit: list[Callable[[], None]] = []
 _after_exit: list[Callable[[], None]] = []
 
@@ -169,6 +179,23 @@ def io_thread() -> IOThread:
         if _current is None or not _current.alive:
             _current = IOThread()
         return _current
+
+
+def keep_thread() -> None:
+    """Let the I/O thread live to the end of the process, for work that comes in single calls."""
+    global _kept
+    _kept = True
+
+
+def close_idle_thread() -> None:
+    """End the I/O thread, unless `keep_thread` was asked for; the next use starts another."""
+    global _current
+    with _lock:
+        thread = None if _kept else _current
+        if thread is not None:
+            _current = None
+    if thread is not None:
+        thread.close()
 
 
 def before_exit(callback: Callable[[], None]) -> None:
@@ -218,9 +245,10 @@ def _close_at_exit() -> None:
 
 def _forget_after_fork() -> None:
     # The thread does not exist in the child; its lock may be held by a thread that does not exist either.
-    global _current, _lock
+    global _current, _kept, _lock
     _lock = threading.Lock()
     _current = None
+    _kept = False
 
 
 atexit.register(_close_at_exit)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from forebay._cache import Cache, open_cache
 from forebay._prefetch._engine import Engine
-from forebay._prefetch._io import IOThread, after_exit, io_thread
+from forebay._prefetch._io import IOThread, after_exit, close_idle_thread, io_thread
 from forebay.exceptions import PrefetchClosedError
 
 __all__ = ["EngineHandle", "open_engine"]
@@ -83,9 +83,12 @@ def _give(engine: Engine) -> None:
             _engines.pop(engine.cache.directory, None)
         else:
             _engines[engine.cache.directory] = (known, count - 1)
-    if last:
-        engine.close()
-    engine.cache.close()
+        if last:
+            engine.close()
+        engine.cache.close()
+        if not _engines:
+            # Within the lock: whoever opens an engine now waits, and finds a thread of its own.
+            close_idle_thread()
 
 
 def _close_all() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
@@ -66,7 +65,7 @@ class Session:
         self._ahead = ahead
         self._counters = counters
         self._places: dict[int, _Place] = {}
-        self._turn = asyncio.Lock()
+        self._line: list[ChunkRequest] = []
         self._next = 0
         self._closed = False
         self._lock = threading.Lock()
@@ -89,16 +88,21 @@ class Session:
         if self._next == 0:
             # The first chunk gets the link to itself for a moment: somebody waits for it, and for nothing behind it.
             self._start_until(place)
-            wait([entry.future for entry in self._places.values()], HEAD_START)
+            with self._lock:
+                first = [entry.future for entry in self._places.values()]
+            wait(first, HEAD_START)
         self._start_until(place + self._ahead)
-        entry = self._places[place]
+        with self._lock:
+            entry = self._places.get(place)
+        if entry is None:
+            raise PrefetchClosedError("the iterator was closed")
         if not entry.request.hard:
             entry.request.hard = True
             self._thread.call_soon(self._engine.wake)
         try:
             ready = wait_for(entry.future, self._thread)
             while not self._engine.harden(entry.request):
-                entry.future = self._submit(entry.request)
+                self._resubmit(place, entry)
                 ready = wait_for(entry.future, self._thread)
         except BaseException:
             with self._lock:
@@ -116,7 +120,7 @@ class Session:
         with self._lock:
             entry = self._places.pop(place, None)
         if entry is not None:
-            self._engine.finish(entry.request)
+            self._engine.abandon(entry.request)
 
     def close(self) -> None:
         """Cancel what runs, wait a moment for it, and let go of every lease."""
@@ -137,7 +141,7 @@ class Session:
     def _abandon(self, entry: _Place) -> None:
         """Stop the request, and give back what it holds as soon as its task has ended, which may be now."""
         entry.future.stop()
-        entry.future.add_done_callback(lambda _: self._engine.finish(entry.request))
+        entry.future.add_done_callback(lambda _: self._engine.abandon(entry.request))
 
     def _start_until(self, place: int) -> None:
         """Start the requests up to and including ``place``; later calls never start one twice."""
@@ -148,9 +152,16 @@ class Session:
             while self._next <= last:
                 number, self._next = self._next, self._next + 1
                 request = self._request(int(self._order[number]), number)
-                request.turn = self._turn
+                request.line = self._line
                 request.eager = request.declared = self._declared.pop(number, None) is not None
                 self._places[number] = _Place(request, self._submit(request))
+
+    def _resubmit(self, place: int, entry: _Place) -> None:
+        """Ask again for a chunk that was evicted before its reader came to it."""
+        with self._lock:
+            if self._places.get(place) is not entry:
+                raise PrefetchClosedError("the iterator was closed")
+            entry.future = self._submit(entry.request)
 
     def _submit(self, request: ChunkRequest) -> IOFuture[Ready]:
         return self._thread.submit(lambda: self._engine.obtain(request))

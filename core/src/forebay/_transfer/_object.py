@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
@@ -30,6 +31,9 @@ __all__ = ["read_object", "stat_object", "transfer"]
 
 logger = logging.getLogger("forebay")
 
+#: Takes the number of requests and the number of retries.
+Tally = Callable[[int, int], None]
+
 
 async def transfer(
     source: Source,
@@ -40,6 +44,7 @@ async def transfer(
     pool: DaemonPool,
     policy: TransferPolicy,
     priority: tuple[int, ...] = (0,),
+    tally: Tally | None = None,
 ) -> TransferResult:
     """Fetch one object into the new file ``path``, decompressed and verified.
 
@@ -53,6 +58,7 @@ async def transfer(
         pool: Runs what blocks.
         policy: Sizes, tries, deadlines.
         priority: Place among other transfers; parts add theirs at the end.
+        tally: Called once with the numbers of requests and retries, however the transfer ends.
 
     Raises:
         StorageError: The store failed, with the number of attempts and the earlier tries as notes.
@@ -64,7 +70,7 @@ async def transfer(
         sink = Sink(source, target)
         context = Context(source, sink, room=room, limiter=limiter, pool=pool, policy=policy, priority=priority)
         begin = time.perf_counter()
-        await _guarded(context)
+        await _guarded(context, tally)
         await pool.work(target.close)
     except BaseException:
         await pool.work(target.discard)
@@ -91,6 +97,7 @@ async def read_object(
     policy: TransferPolicy,
     max_bytes: int,
     priority: tuple[int, ...] = (0,),
+    tally: Tally | None = None,
 ) -> tuple[bytes, ObjectInfo]:
     """Fetch a small object into memory, with the same tries, checks and errors as `transfer`.
 
@@ -100,7 +107,7 @@ async def read_object(
     target = MemoryTarget()
     sink = Sink(source, target, ceiling=max_bytes)
     context = Context(source, sink, room=_Memory(), limiter=limiter, pool=pool, policy=policy, priority=priority)
-    await _guarded(context)
+    await _guarded(context, tally)
     return target.take(), ObjectInfo(source.key, size=sink.fed, etag=context.etag)
 
 
@@ -136,7 +143,7 @@ class _Unlimited:
         """Nothing to adapt."""
 
 
-async def _guarded(context: Context) -> None:
+async def _guarded(context: Context, tally: Tally | None) -> None:
     """Fetch, and say in every error where it happened, but for the errors of the room and of the disk."""
     try:
         await _fetch(context)
@@ -144,6 +151,10 @@ async def _guarded(context: Context) -> None:
         if exc is not context.room_error and exc is not context.sink.failure:
             explain(exc, context.source)
         raise
+    finally:
+        if tally is not None:
+            # An outage, too, shows in the numbers: whoever looks at them looks because something failed.
+            tally(context.requests, context.retries)
 
 
 async def _fetch(context: Context) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -24,13 +24,18 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+if TYPE_CHECKING:
+    _IntParam = click.ParamType[int]
+else:
+    _IntParam = click.ParamType  # generic only since click 8.4
+
 
 def example(*lines: str) -> str:
     """An epilog that shows command lines; ``\\b`` keeps click from joining them."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-class _Size(click.ParamType[int]):
+class _Size(_IntParam):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
