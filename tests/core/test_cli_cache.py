@@ -1,4 +1,4 @@
-"""``forebay cache`` while others use the directory: what it shows of them, of the dead, of damage, of what is in use."""
+"""``forebay cache`` while others use the directory: what it shows of them, the dead, damage, and what is in use."""
 
 from __future__ import annotations
 
