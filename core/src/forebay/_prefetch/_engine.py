@@ -14,6 +14,7 @@ from forebay import _config
 from forebay._cache import Busy, Cache, ChunkKey, Flight, FlightLostError, Ready
 from forebay._prefetch._full import DISK_TRIES, FULL_ERRNOS, disk_full, disk_need, is_full_disk
 from forebay._prefetch._limiter import InFlight
+from forebay._prefetch._turn import in_turn
 from forebay._stats import Counters
 from forebay._transfer import DaemonPool, Source, TransferPolicy, TransferResult, file_digest, transfer
 from forebay.exceptions import CacheFullError, ChecksumMismatchError
@@ -57,6 +58,7 @@ class ChunkRequest:
     eager: bool = False
     declared: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class _GiveWay(Exception):
@@ -273,7 +275,7 @@ class Engine:
         """Take a lease and, where the chunk is ours to fetch, the room for it, in turn."""
         size = request.source.expected_decoded
         # Somebody waits for a hard request, perhaps one that was evicted again: it stands behind no look-ahead.
-        async with nullcontext() if request.hard else request.turn:
+        async with nullcontext() if request.hard else in_turn(request.turn, request.wanted):
             while True:
                 outcome = await self.steady(self._acquire, request)
                 if not isinstance(outcome, Flight) or size is None:
@@ -384,6 +386,11 @@ class Engine:
             loop.call_soon_threadsafe(self.wake)
         except RuntimeError:  # the loop has ended; nobody waits any more
             return
+
+    def want(self, request: ChunkRequest) -> None:
+        """On the loop: a reader waits now for ``request``, whose ``hard`` it has switched on."""
+        request.wanted.set()
+        self.wake()
 
     def wake(self) -> None:
         """Let everybody on the loop who waits for a change look again."""

@@ -94,7 +94,7 @@ class Session:
         entry = self._places[place]
         if not entry.request.hard:
             entry.request.hard = True
-            self._thread.call_soon(self._engine.wake)
+            self._thread.call_soon(lambda: self._engine.want(entry.request))
         try:
             ready = wait_for(entry.future, self._thread)
             while not self._engine.harden(entry.request):
