@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -186,3 +187,27 @@ def test_a_dataset_rewritten_under_its_reader_is_never_a_mixture(server: FaultSe
         assert found == expected_items()[: len(found)]
         with forebay.open_dataset(server.url("d"), cache_dir=tmp_path / "cache") as again:
             assert list(again) == newer
+
+
+def test_bodies_of_unknown_size_never_pass_the_budget(server: FaultServer, tmp_path: Path) -> None:
+    """FAULTS D1: no length anywhere, four at once, room for two; each grows by what it was granted."""
+    directory, size, budget = tmp_path / "cache", 300_000, 700_000
+    bodies = {f"free/{number}.bin": random.Random(number).randbytes(size) for number in range(4)}
+    for name, body in bodies.items():
+        server.put(name, body)
+    server.script(None, Fault(framing="chunked", ignore_range=True, drip=(20_000, 0.002)), times=None)
+    found: dict[str, bool] = {}
+
+    def fetch(name: str) -> None:
+        path = forebay.fetch(server.url(name), cache_dir=directory, max_cache_bytes=budget, revalidate=False)
+        found[name] = path.read_bytes() == bodies[name]
+        forebay.release(path)
+
+    with Watcher(directory) as watcher:
+        threads = [threading.Thread(target=fetch, args=(name,)) for name in bodies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE)
+        assert 0 < watcher.seen().peak <= budget
+    assert found == dict.fromkeys(bodies, True)
