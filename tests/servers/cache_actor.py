@@ -231,6 +231,9 @@ class _Stage:
     def release(self, chunk: int, hard: bool = True) -> None:
         self.cache.release(key(chunk), hard=hard)
 
+    def lease_ahead(self, chunks: list[int]) -> None:
+        self.cache.declare(key(chunk) for chunk in chunks)
+
     def harden(self, chunk: int) -> bool:
         return self.cache.harden(key(chunk))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -174,8 +175,9 @@ class CachedSource(ChunkSource):
         self._pid = self._opened_in = os.getpid()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._closed = False
-        self._resting: list[PlanReader] = []
         self._evicted = 0
+        self._lock = threading.Lock()
+        self._resting: PlanReader | None = None
         self._check_budget()
         _open_sources.add(self)
 
@@ -208,16 +210,19 @@ class CachedSource(ChunkSource):
         self._sessions.add(session)
         if then is None:
             return _CachedSession(session)
-        reader = self._resting.pop() if self._resting else handle.cache.plan_reader(self._identity)
+        with self._lock:
+            reader, self._resting = self._resting, None
+        reader = reader or handle.cache.plan_reader(self._identity)
         reader.declare(np.asarray(order, np.int64), then)
         return _PlannedSession(session, reader, len(order), self._rest)
 
     def _rest(self, reader: PlanReader) -> None:
-        """Keep the plan of a reader that has stopped: the same one probably goes on with the next epoch."""
-        if self._resting or self._closed:
-            reader.close()
-        else:
-            self._resting.append(reader)
+        """Keep the plan of the reader that stopped last: it probably goes on, with the next epoch."""
+        with self._lock:
+            before, self._resting = self._resting, None if self._closed else reader
+        for unwanted in (before, reader if self._closed else None):
+            if unwanted is not None:
+                unwanted.close()
 
     def check_window(self, window: int) -> None:
         """Refuse a shuffle window that the budget cannot hold."""
@@ -239,7 +244,9 @@ class CachedSource(ChunkSource):
         _open_sources.discard(self)
         for session in list(self._sessions):
             session.close()
-        for reader in self._resting:
+        with self._lock:
+            reader, self._resting = self._resting, None
+        if reader is not None:
             reader.close()
         close_downloader(self._downloader)
         self._engine.close()

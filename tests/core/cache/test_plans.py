@@ -287,3 +287,37 @@ def test_any_plans_and_places_give_what_a_search_gives(cache: Cache, connection:
         assert foresight.needed() == sum(distance is not None for distance in wanted.values())
         found = [wanted[rows[row]] for batch in foresight.furthest(4) for row in batch]
         assert found == sorted((d for d in wanted.values() if d is not None and d > 4), reverse=True)
+
+
+def test_of_many_chunks_only_those_that_changed_are_looked_at_again(
+    cache: Cache, connection: sqlite3.Connection
+) -> None:
+    """Six thousand chunks: the first to go is exact after any move, and the whole order is made anew rarely."""
+    assert isinstance(cache, SharedCache)
+    count, orders = 6000, 0
+    rows = [(f"da7a/{number:032x}", number) for number in range(count) if number % 2]
+    cache.member.ledger.write(
+        lambda connection: connection.executemany(
+            "INSERT INTO chunks (name, url, number, ready) VALUES (?, '', ?, 1)", rows
+        )
+    )
+    dice = np.random.default_rng(1)
+    now, then = dice.permutation(count), dice.permutation(count)
+    reader = cache.plan_reader("da7a")
+    reader.declare(now, then)
+    whole, foresight, ranking = [*now.tolist(), *then.tolist()], Foresight(), None
+    numbers = dict(connection.execute("SELECT id, number FROM chunks").fetchall())
+    gone: set[int] = set()
+    for place in range(0, 900, 9):
+        reader.reached(place)
+        cache.member.ledger.write(lambda _: None)
+        foresight.refresh(connection)
+        victim = next(row for batch in foresight.furthest(-1) for row in batch if row not in gone)
+        orders, ranking = orders + (foresight._ranking is not ranking), foresight._ranking
+        left = [number for row, number in numbers.items() if row not in gone]
+        uses = {number: at for at, number in reversed([*enumerate(whole[place:])])}
+        assert numbers[victim] == max(left, key=uses.__getitem__)
+        gone.add(victim)
+        if place % 2:
+            foresight.forget(victim)
+    assert orders <= 8

@@ -312,12 +312,8 @@ class SharedCache(Cache):
 
     def meta(self, chunk: ChunkKey) -> Mapping[str, str | None] | None:
         """See `Cache`."""
-        name = chunk_name(chunk)
-        found = self._ledger.read(
-            lambda connection: connection.execute(
-                "SELECT etag, digest FROM chunks WHERE name = ? AND ready = 1", (name,)
-            ).fetchone()
-        )
+        name, query = chunk_name(chunk), "SELECT etag, digest FROM chunks WHERE name = ? AND ready = 1"
+        found = self._ledger.read(lambda connection: connection.execute(query, (name,)).fetchone())
         return None if found is None else {"etag": found[0], "digest": found[1]}
 
     # Looking on.

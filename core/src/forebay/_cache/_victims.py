@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -85,8 +86,9 @@ def _clairvoyant(connection: sqlite3.Connection, foresight: Foresight, need: Nee
         victims += more
         taken = {row for row, _, _ in victims}
         more = []
-        if left > 0:
-            more, left = pick((victim for victim in _prefetched(connection) if victim[0] not in taken), left)
+        if left > 0:  # prefetched without a plan; and a reader's way on must not depend on what this process knows
+            rest = (victim for victim in chain(idle(connection), _prefetched(connection)) if victim[0] not in taken)
+            more, left = pick(rest, left)
     elif _may_look_ahead(connection, foresight, need):
         distance = foresight.distance(need.name, need.number)
         more, left = pick(_needed(connection, foresight, beyond=distance, soft=False), left)
