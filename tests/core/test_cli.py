@@ -162,7 +162,7 @@ def test_fetch_writes_through_a_link_and_into_a_device(run: Any, server: FaultSe
     assert (tmp_path / "target").read_bytes() == b"body"
     reader = subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE)
     assert run("fetch", server.url("x"), "-o", "pipe").returncode == 0
-    assert reader.communicate(timeout=30)[0] == b"body"
+    assert reader.communicate(timeout=90)[0] == b"body"
     assert (tmp_path / "pipe").is_fifo()
 
 

@@ -144,7 +144,7 @@ def test_the_process_exits_promptly_and_quietly(server: FaultServer, tmp_path: P
         timeout=60,
     )
     assert done.returncode == code
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 50
     if code != 1:
         assert done.stderr == ""
     assert leases(tmp_path / "cache") == 0
