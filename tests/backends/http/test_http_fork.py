@@ -12,7 +12,7 @@ import pytest
 from forebay.testing import FaultServer
 
 PRELUDE = """
-import asyncio, os, sys, time
+import asyncio, functools, os, sys, time
 url = sys.argv[1]
 
 def aread(one, key="key.bin"):
@@ -103,7 +103,8 @@ def test_runtime_that_the_user_started_is_seen_before_the_fork(faults: FaultServ
         one = HttpDownloader(url)
         store = obstore.store.HTTPStore(url, client_options={"allow_http": True})
         obstore.get(store, "key.bin").bytes()
-        fork(lambda: print("child", aread(one), one.download_bytes("key.bin", 2, 4), probe(one).driver, probe(one).reason))
+        whole = functools.partial(one.download_bytes, "key.bin", 2, 4)
+        fork(lambda: print("child", aread(one), whole(), probe(one).driver, probe(one).reason))
         """,
         faults,
     )
