@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from servers.datasets import CHUNKS, expected_items, put_dataset
+from servers.cache_actor import until
+from servers.datasets import CHUNKS, ITEMS, expected_items, put_dataset
 
 import forebay
 from forebay import exceptions
-from forebay.testing import Fault, FaultServer, Gate
+from forebay._backends.file import FileDownloader
+from forebay._backends.memory import MemoryDownloader
+from forebay.testing import Fault, FaultServer, Gate, memory_put
 
 
 @pytest.fixture
@@ -181,7 +186,49 @@ def test_the_look_ahead_fetches_before_the_reader_asks(server: FaultServer, tmp_
         assert len(server.requests) == 1
 
 
-def test_prefetch_is_on_for_remote_and_off_for_memory_and_the_variable_decides_else(
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_prefetch_is_off_for_memory_and_local_files_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """What lies in this machine comes as fast on demand; compressed, so that files go through the cache as well."""
+    asked: set[str] = set()
+
+    class Memory:
+        def put(self, key: str, data: bytes) -> None:
+            memory_put(f"memory://prefetch/{key}", data)
+
+    names = put_dataset(Memory(), tmp_path, compression="zstd")
+    url = "memory://prefetch" if scheme == "memory" else str(tmp_path / "dataset")
+    cls = MemoryDownloader if scheme == "memory" else FileDownloader
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def count(self: object, key: str, *arguments: Any, **named: Any) -> Any:
+            asked.add(key)
+            return method(self, key, *arguments, **named)
+
+        return count
+
+    for name, value in list(vars(cls).items()):
+        if inspect.isfunction(value) and name.removeprefix("a").startswith(("download_", "read_range")):
+            monkeypatch.setattr(cls, name, counted(value))
+
+    def most_ahead(cache: str, **arguments: object) -> int:
+        """The most chunks that were asked for and not read yet, over one pass."""
+        asked.clear()
+        most = 0
+        with forebay.open_dataset(url, cache_dir=tmp_path / cache, **arguments) as ds:  # type: ignore[arg-type]
+            for number, _ in enumerate(ds):
+                if number == 0 and arguments:
+                    until(lambda: len(asked & set(names)) > 1, "a chunk ahead")
+                most = max(most, len(asked & set(names)) - (number // (ITEMS // CHUNKS) + 1))
+        assert asked >= set(names)
+        return most
+
+    assert most_ahead("off") == 0
+    assert most_ahead("on", prefetch=True) > 0
+
+
+def test_prefetch_is_on_for_remote_and_the_variable_decides_else(
     server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_dataset(server, tmp_path)
