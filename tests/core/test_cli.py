@@ -319,6 +319,22 @@ def test_mistyped_cache_directory_is_an_error_and_not_a_new_cache(run: Any, tmp_
     assert not (tmp_path / "cahce").exists()
 
 
+def test_home_is_expanded_in_a_cache_directory(run: Any, server: FaultServer, tmp_path: Path) -> None:
+    server.put("a.bin", b"data")
+    for place in ({}, {"FOREBAY_CACHE_DIR": "~/other"}):
+        arguments = () if place else ("--cache-dir=~/other",)
+        assert run("fetch", *arguments, server.url("a.bin"), HOME=str(tmp_path), **place).returncode == 0
+    assert (tmp_path / "other" / "FORMAT").is_file()
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize("directory", ["", "~nobody-of-that-name/x"])
+def test_cache_directory_that_is_none_is_wrong_usage(run: Any, directory: str) -> None:
+    done = run("cache", "info", "--cache-dir", directory)
+    assert done.returncode == 2
+    assert "--cache-dir" in done.stderr
+
+
 def test_output_survives_a_poor_encoding(run: Any, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "größe.bin").write_bytes(b"x")

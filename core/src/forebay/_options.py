@@ -13,7 +13,15 @@ from typing import Any
 from forebay._config import environ, near, parse_size
 from forebay.exceptions import ConfigError
 
-__all__ = ["ENGINE_OPTIONS", "SHARED_OPTIONS", "Layer", "merge_options", "option_from_text"]
+__all__ = [
+    "ENGINE_OPTIONS",
+    "OPTION_TYPES",
+    "SHARED_OPTIONS",
+    "Layer",
+    "merge_options",
+    "option_from_text",
+    "option_types_fault",
+]
 
 #: What the engine itself uses, whatever the backend.
 ENGINE_OPTIONS: Mapping[str, type] = {
@@ -34,6 +42,9 @@ SHARED_OPTIONS: Mapping[str, type] = {
     "verify_tls": bool,
     "ca_file": str,
 }
+
+#: What an entry of ``option_types`` may be.
+OPTION_TYPES = (str, int, float, bool, dict, object)
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 # Variables of our own that could look like an option of a backend called "cache", "prefetch", …
@@ -81,6 +92,21 @@ def merge_options(
             options[name] = _from_text(name, text, wanted, variable)
             origins[name] = variable
     return options, origins
+
+
+def option_types_fault(types: object) -> str | None:
+    """Why a class's ``option_types`` cannot be used; None where it can."""
+    if types is None:
+        return None
+    allowed = ", ".join(kind.__name__ for kind in OPTION_TYPES)
+    if not isinstance(types, Mapping):
+        return f"option_types is a {type(types).__name__}, not a mapping of option names to types ({allowed})"
+    for name, kind in types.items():
+        if not isinstance(name, str) or not name:
+            return f"option_types has the key {name!r}, which is no option name"
+        if kind not in OPTION_TYPES:
+            return f"option_types gives {name!r} the type {kind!r}, not one of {allowed}"
+    return None
 
 
 def option_from_text(types: Mapping[str, type] | None, name: str, text: str, origin: str) -> object:
