@@ -100,7 +100,7 @@ class TransferPolicy:
     Args:
         part_size: Bytes of one ranged request.
         parallel_parts: Parts of one object that are in flight or wait for their turn to be written.
-        max_attempts: Tries of one request without progress.
+        max_attempts: Tries of one request, the first included.
         timeout: Seconds without a byte after which a try is given up.
         backoff: The waits between tries.
     """
