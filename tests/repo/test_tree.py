@@ -98,7 +98,13 @@ def _workspace_lines() -> list[str]:
 def test_each_distribution_stands_alone(member: Path) -> None:
     project = tomllib.loads((member / "pyproject.toml").read_text())["project"]
     assert (member / project["readme"]).read_text().startswith(f"# {project['name']}\n")
+    readme = (member / project["readme"]).read_text()
+    assert len(readme.splitlines()) >= 10, "an index shows this page and no other"
+    dead = [link for link in re.findall(r"\]\(([^)]+)\)", readme) if not link.startswith(("https://", "#"))]
+    assert not dead, "an index has no other files of the repository"
     assert project["license"] == "Apache-2.0"
+    assert project["license-files"] == ["LICENSE"], "a wheel without it has no licence"
+    assert (member / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert project["requires-python"] == ">=3.11"
     packages = [path for path in (member / "src").iterdir() if path.is_dir() and not path.name.endswith(".egg-info")]
     assert [path.name for path in packages] == [project["name"].replace("-", "_")]
