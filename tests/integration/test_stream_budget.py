@@ -51,7 +51,7 @@ def test_any_look_ahead_makes_progress_in_a_cache_of_few_chunks(
     compression: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """FAULTS A7, A8, A10: no stall with a look-ahead of one, or none, and not at the second epoch either."""
+    """Risk A7, A8, A10: no stall with a look-ahead of one, or none, and not at the second epoch either."""
     monkeypatch.setenv("FOREBAY_PREFETCH_MIN", "0")
     put_dataset(server, tmp_path, compression=compression)
     plain = 5 * 1040 + 60
@@ -64,7 +64,7 @@ def test_any_look_ahead_makes_progress_in_a_cache_of_few_chunks(
 
 
 def test_the_directory_never_holds_more_than_the_budget(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS D1: the watcher counts every file, temporary ones too."""
+    """Risk D1: the watcher counts every file, temporary ones too."""
     put_dataset(server, tmp_path)
     budget = 3 * chunk_size(tmp_path)
     peak, stop = 0, threading.Event()
@@ -87,7 +87,7 @@ def test_the_directory_never_holds_more_than_the_budget(server: FaultServer, tmp
 
 
 def test_a_budget_below_one_chunk_is_refused_with_the_arithmetic(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS D2: a limit below one shard is an error at once, not a freeze."""
+    """Risk D2: a limit below one shard is an error at once, not a freeze."""
     put_dataset(server, tmp_path)
     size = chunk_size(tmp_path)
     with pytest.raises(exceptions.BudgetTooSmallError, match=str(size)) as caught:
@@ -161,7 +161,7 @@ def test_one_pass_fetches_each_chunk_once_however_tight_the_budget(
 
 
 def test_the_first_item_comes_after_the_first_chunk(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS A15: a look-ahead does not hold the first item back."""
+    """Risk A15: a look-ahead does not hold the first item back."""
     names = put_dataset(server, tmp_path)
     gate = Gate()
     for name in names[1:]:
@@ -265,7 +265,7 @@ def test_what_is_cached_is_not_fetched_again(server: FaultServer, tmp_path: Path
 
 
 def test_a_rewritten_dataset_is_another_dataset(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS R1: old chunks are never mixed with a new index."""
+    """Risk R1: old chunks are never mixed with a new index."""
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
         list(ds)
@@ -275,7 +275,7 @@ def test_a_rewritten_dataset_is_another_dataset(server: FaultServer, tmp_path: P
 
 
 def test_equal_names_at_two_places_do_not_meet_in_the_cache(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS C8: two datasets with equal file names and sizes share one cache directory."""
+    """Risk C8: two datasets with equal file names and sizes share one cache directory."""
     put_dataset(server, tmp_path / "one", prefix="a/train/")
     put_dataset(server, tmp_path / "two", prefix="b/train/", size=999, count=39)
     for prefix, expected in (("a/train", expected_items()), ("b/train", expected_items(39, 999))):
@@ -284,7 +284,7 @@ def test_equal_names_at_two_places_do_not_meet_in_the_cache(server: FaultServer,
 
 
 def test_a_chunk_damaged_on_disk_heals_in_the_next_run(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS B9, B11: what an earlier run left is checked before it is trusted, and fetched again once."""
+    """Risk B9, B11: what an earlier run left is checked before it is trusted, and fetched again once."""
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
         list(ds)
@@ -298,7 +298,7 @@ def test_a_chunk_damaged_on_disk_heals_in_the_next_run(server: FaultServer, tmp_
 
 
 def test_a_chunk_file_that_vanished_is_fetched_again(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS C5, C12: somebody removed files below the cache."""
+    """Risk C5, C12: somebody removed files below the cache."""
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
         list(ds)

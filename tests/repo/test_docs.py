@@ -164,6 +164,26 @@ def test_hooks_page_has_every_hook_with_its_signature() -> None:
     assert len(told) == len(hooks)
 
 
+def test_risks_page_has_every_risk_that_a_test_cites_and_each_once() -> None:
+    listed = re.findall(r"^\* \*\*([A-Z]\d+)\*\* ", (ROOT / "docs" / "risks.md").read_text(), re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
+    cited = {
+        risk
+        for text in texts
+        for cite in re.findall(r'(?:\bRisk |""")((?:[A-Z]\d+(?:, | and |-)?)+)', text)
+        for risk in re.findall(r"[A-Z]\d+", cite)
+    }
+    assert len(cited) > 40
+    named = {
+        risk.upper()
+        for text in texts
+        for name in re.findall(r"def (test_\w+)", text)
+        for risk in re.findall(r"(?<=_)[a-u]\d{1,2}(?=_|$)", name)
+    }
+    assert cited | named <= set(listed)
+
+
 def test_errors_page_has_every_class_with_its_bases() -> None:
     rows = re.findall(
         r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \|$", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE

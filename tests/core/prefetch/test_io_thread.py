@@ -17,7 +17,7 @@ from forebay.exceptions import PrefetchClosedError, WorkerCrashedError
 
 
 def test_one_failed_task_takes_no_other_down() -> None:
-    """FAULTS A2, A13: an error in one download is forwarded once, and the engine stays usable."""
+    """Risk A2, A13: an error in one download is forwarded once, and the engine stays usable."""
     thread = IOThread()
     gate = asyncio.Event()
 
@@ -119,7 +119,7 @@ def test_a_blocking_call_on_the_thread_itself_is_refused() -> None:
 
 
 def test_it_serves_a_caller_inside_a_running_loop() -> None:
-    """FAULTS J10: the sync API works in a notebook, whose loop runs already."""
+    """Risk J10: the sync API works in a notebook, whose loop runs already."""
 
     async def answer() -> int:
         return 42
@@ -132,7 +132,7 @@ def test_it_serves_a_caller_inside_a_running_loop() -> None:
 
 
 def test_a_forked_child_makes_a_thread_of_its_own() -> None:
-    """FAULTS J1: a loop made in the parent is not used in the child."""
+    """Risk J1: a loop made in the parent is not used in the child."""
     code = """
 import os
 from forebay._prefetch._io import io_thread, wait_for
@@ -149,7 +149,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_the_interpreter_exits_with_work_under_way() -> None:
-    """FAULTS A11: helper threads that are joined without being told to stop keep the process alive."""
+    """Risk A11: helper threads that are joined without being told to stop keep the process alive."""
     code = """
 import asyncio
 from forebay._prefetch._io import io_thread
