@@ -18,7 +18,8 @@ import pytest
 import forebay
 from forebay import exceptions, hookspecs
 from forebay._config import load_settings
-from forebay.testing import FaultServer
+from forebay.downloader import Downloader, SupportsRangeRead
+from forebay.testing import DownloaderConformance, FaultServer
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -182,6 +183,27 @@ def test_risks_page_has_every_risk_that_a_test_cites_and_each_once() -> None:
         for risk in re.findall(r"(?<=_)[a-u]\d{1,2}(?=_|$)", name)
     }
     assert cited | named <= set(listed)
+
+
+def test_backend_page_has_every_method_with_its_signature() -> None:
+    (_, told), *_others = blocks(ROOT / "docs" / "backend-authors.md", "text")
+    real = [line for cls in (Downloader, SupportsRangeRead) for line in signatures(cls)]
+    assert sorted(told.splitlines()) == sorted(real)
+
+
+def signatures(cls: type) -> Iterator[str]:
+    for name, value in vars(cls).items():
+        function = getattr(value, "__func__", value)
+        if inspect.isfunction(function) and not name.startswith("_"):
+            kind = "classmethod " if isinstance(value, classmethod) else ""
+            kind = "async " if inspect.iscoroutinefunction(function) else kind
+            plain = re.sub(r"(: |-> )'([^']+)'", r"\1\2", str(inspect.signature(function)))
+            yield f"{kind}{name}{plain}"
+
+
+def test_backend_page_tells_how_many_tests_there_are() -> None:
+    assert "more than fifty tests" in (ROOT / "docs" / "backend-authors.md").read_text()
+    assert 50 < len([name for name in dir(DownloaderConformance) if name.startswith("test_")]) < 100
 
 
 def test_errors_page_has_every_class_with_its_bases() -> None:
