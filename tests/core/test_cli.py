@@ -182,12 +182,21 @@ def test_fetch_of_a_missing_object_fails_in_one_line(run: Any, server: FaultServ
     """B17: a failure is an exit code, and leaves no file."""
     done = run("fetch", server.url("nowhere.bin"), "-o", "out")
     assert "nowhere.bin" in the_error(done)
+    assert "''" not in the_error(done), "a URL has no empty key"
     assert not (tmp_path / "out").exists()
     done = run("fetch", server.url("nowhere.bin"), "--json")
     assert "nowhere.bin" in the_error(done)
     told = json.loads(done.stdout)
     assert (told["version"], told["command"]) == (1, "fetch")
     assert told["error"]["type"] == "ObjectNotFoundError"
+
+
+def test_unknown_option_is_said_to_come_from_where_it_was_typed(run: Any, server: FaultServer) -> None:
+    line = the_error(run("fetch", "-O", "tiemout=3", server.url("x.bin")))
+    assert "'tiemout'" in line
+    assert "(from -O)" in line
+    assert "did you mean 'timeout'" in line
+    assert server.requests == []
 
 
 def test_secrets_stay_out_of_the_output(run: Any, server: FaultServer) -> None:
@@ -290,6 +299,13 @@ def test_broken_plugin_is_shown_and_harms_nobody(run: Any, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert any(line.startswith("file ") for line in done.stdout.splitlines())
     assert any("broken" in line and "cannot start" in line for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "gc", "clear"])
+def test_failed_cache_command_has_the_name_that_success_has(run: Any, command: str) -> None:
+    told = json.loads(run("cache", command, "--cache-dir", "nowhere", "--json").stdout)
+    assert told["command"] == f"cache {command}"
+    assert told["error"]["type"] == "CacheError"
 
 
 def test_cache_commands(run: Any, server: FaultServer, tmp_path: Path) -> None:

@@ -65,6 +65,27 @@ def end_of(process: subprocess.Popen[str]) -> tuple[int, str, float]:
     return process.returncode, errors, time.monotonic() - begin
 
 
+EARLY = """
+import os, signal, sys
+moment, sys.argv[1:] = sys.argv[1], ["plugins"]
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == moment:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from forebay.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("moment", ["click", "forebay.cli._app", "forebay.cli._run", "forebay._config"])
+def test_interrupted_while_it_is_imported_there_is_no_traceback(moment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, moment], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize("key", ["stalled.bin", "silent.bin"])
 def test_interrupted_fetch_ends_at_once_without_debris(server: FaultServer, tmp_path: Path, key: str) -> None:
     server.put(key, b"x" * (1 << 20))

@@ -16,7 +16,6 @@ from forebay.exceptions import ConfigError
 __all__ = [
     "ENGINE_OPTIONS",
     "OPTION_TYPES",
-    "SHARED_OPTIONS",
     "Layer",
     "merge_options",
     "option_from_text",
@@ -30,17 +29,6 @@ ENGINE_OPTIONS: Mapping[str, type] = {
     "max_attempts": int,
     "max_concurrency": int,
     "part_size": int,
-}
-
-#: Names that mean the same in every backend that lists them in its ``option_types``.
-SHARED_OPTIONS: Mapping[str, type] = {
-    **ENGINE_OPTIONS,
-    "driver": str,
-    "endpoint_url": str,
-    "anonymous": bool,
-    "credentials": object,
-    "verify_tls": bool,
-    "ca_file": str,
 }
 
 #: What an entry of ``option_types`` may be.
@@ -109,9 +97,14 @@ def option_types_fault(types: object) -> str | None:
     return None
 
 
-def option_from_text(types: Mapping[str, type] | None, name: str, text: str, origin: str) -> object:
-    """Read the value of an option that somebody typed; an unknown name keeps its text: `merge_options` refuses it."""
-    return _from_text(name, text, {**ENGINE_OPTIONS, **(types or {})}.get(name, object), origin)
+def option_from_text(backend: str, types: Mapping[str, type] | None, name: str, text: str, origin: str) -> object:
+    """Read the value of an option that somebody typed.
+
+    Raises:
+        ConfigError: The backend has no such option, or the text is no value of it.
+    """
+    known = None if types is None else {**ENGINE_OPTIONS, **types}
+    return _from_text(name, text, _wanted(backend, name, known, origin), origin)
 
 
 def _prefix(backend: str) -> str:

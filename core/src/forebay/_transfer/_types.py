@@ -52,7 +52,10 @@ class Source:
     @property
     def where(self) -> str:
         """The object in words."""
-        return f"{self.key!r} ({self.url}, backend {self.backend})"
+        # For http the URL of one object is its root, and the key is empty: a '' in a message helps nobody.
+        return (
+            f"{self.key!r} ({self.url}, backend {self.backend})" if self.key else f"{self.url} (backend {self.backend})"
+        )
 
     @property
     def expected_stored(self) -> int | None:

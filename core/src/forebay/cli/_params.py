@@ -107,8 +107,12 @@ def typed_options(url: str, texts: Mapping[str, str]) -> Mapping[str, object] | 
     from forebay._options import option_from_text
     from forebay._registry import resolve
 
-    types = resolve(url, {name: text for name, text in texts.items() if name == "backend"}).cls.option_types
-    return {name: option_from_text(types, name, text, "-O") for name, text in texts.items()}
+    found = resolve(url, {name: text for name, text in texts.items() if name == "backend"})
+    backend, types = found.backend.name, found.cls.option_types
+    return {
+        name: text if name == "backend" else option_from_text(backend, types, name, text, "-O")
+        for name, text in texts.items()
+    }
 
 
 options_option = click.option(
