@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,6 +119,31 @@ def test_odd_names_do_not_collide_and_fit_the_disk(server: FaultServer, tmp_path
         path = forebay.fetch(server.url(key), cache_dir=tmp_path)
         assert path.read_bytes() == server.get(key)
         assert len(path.name) < 120
+        forebay.release(path)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("A.bin", "a.bin"),
+        ("d/x.bin", "D/x.bin"),
+        ("\u00e9.bin", "e\u0301.bin"),
+        ("\u212b.bin", "\u00c5.bin", "A\u030a.bin"),
+    ],
+    ids=["case", "case of a folder", "NFC and NFD", "three spellings"],
+)
+def test_names_that_some_disks_take_for_one_do_not_collide(
+    server: FaultServer, tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    """Risk O7: the file's name tells them apart also where a disk ignores case, or normalises Unicode."""
+    for number, key in enumerate(keys):
+        server.put(key, b"%d" % number)
+    paths = [forebay.fetch(server.url(key), cache_dir=tmp_path) for key in keys]
+    assert [path.read_bytes() for path in paths] == [b"%d" % number for number in range(len(keys))]
+    folded = {unicodedata.normalize("NFKC", str(path.relative_to(tmp_path))).casefold() for path in paths}
+    assert len(folded) == len(keys)
+    assert len(server.requests) == len(keys)
+    for path in paths:
         forebay.release(path)
 
 

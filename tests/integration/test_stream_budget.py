@@ -250,6 +250,18 @@ def test_prefetch_is_on_for_remote_and_the_variable_decides_else(
         server.wait_for_requests(2 + 1 + CHUNKS)
 
 
+def test_many_small_chunks_are_fetched_side_by_side(server: FaultServer, tmp_path: Path) -> None:
+    """Risk Q6: at some distance each request is nearly all latency; one after the other, the link stays empty."""
+    names = put_dataset(server, tmp_path, count=200, size=100, per_chunk=1)
+    assert len(names) >= 100
+    server.latency = 0.02
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache", prefetch=16) as ds:
+        assert list(ds) == expected_items(200, 100)
+        assert ds.stats().chunks_fetched == len(names)
+    assert sorted(request.key for request in server.requests) == sorted(["index.json", *names])
+    assert server.peak >= 4
+
+
 def test_what_is_cached_is_not_fetched_again(server: FaultServer, tmp_path: Path) -> None:
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
