@@ -397,5 +397,5 @@ def test_reader_that_goes_away_is_no_noise(tmp_path: Path) -> None:
     assert process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(30) == 1
+    assert process.wait(90) == 1
     process.stderr.close()

@@ -256,7 +256,7 @@ def test_many_threads_fetch_one_object_once(server: FaultServer, tmp_path: Path)
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     assert found == [b"x" * 100_000] * 8
     assert len(server.requests_for("x.bin", "GET")) == 1
 

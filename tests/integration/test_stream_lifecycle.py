@@ -82,9 +82,9 @@ def test_close_during_an_iteration_ends_it_with_an_error(server: FaultServer, tm
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert started.wait(10)
+    assert started.wait(60)
     ds.close()
-    reader.join(10)
+    reader.join(60)
     gate.open()
     assert len(outcome) == 1
     with pytest.raises(exceptions.PrefetchClosedError):
@@ -198,7 +198,7 @@ def test_children_of_every_start_method_read_after_the_parent_did(
         child.start()
         assert here.poll(60), "the child hangs"
         assert here.recv() == list(range(40))
-        child.join(30)
+        child.join(90)
         assert child.exitcode == 0
         assert list(ds) == expected_items()
     assert leases(tmp_path / "cache") == 0
@@ -213,7 +213,7 @@ def test_threads_share_one_dataset(server: FaultServer, tmp_path: Path) -> None:
 
         def read(start: int) -> None:
             try:
-                barrier.wait(10)
+                barrier.wait(60)
                 for number in range(start, start + 80, 7):
                     assert ds[number % 40] == expected_items()[number % 40]
             except BaseException as error:  # noqa: BLE001 - the main thread shows it
@@ -351,7 +351,7 @@ def test_close_in_the_middle_of_a_take_leaves_no_lease(
                 reader.start()
                 reader.join(0.001 * (round_ % 12))
                 ds.close()
-                reader.join(30)
+                reader.join(60)
                 assert not reader.is_alive()
                 assert unexpected == []
             assert leases(cache) == 0

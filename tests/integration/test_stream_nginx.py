@@ -71,7 +71,7 @@ def test_four_processes_share_one_cache_and_fetch_each_chunk_once(nginx: Nginx, 
         assert here.poll(90), "a child hangs or died"
         assert here.recv() == {name: expected(name) for name in NAMES}
     for child in children:
-        child.join(30)
+        child.join(90)
         assert child.exitcode == 0
     everything = {target: count for name in NAMES for target, count in chunk_targets(name).items()}
     assert fetched(nginx, 4 * len(NAMES) + len(everything)) == everything

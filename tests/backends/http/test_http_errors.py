@@ -150,8 +150,8 @@ def test_refused_port_unknown_host_and_untrusted_server(opened: Open) -> None:
 
 def test_answer_that_is_no_http(opened: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
-        downloader = opened(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=5)
+        server.settimeout(60)
+        downloader = opened(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=60)
 
         async def main() -> None:
             import asyncio

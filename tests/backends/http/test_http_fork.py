@@ -167,7 +167,7 @@ def test_every_start_method_reads_with_a_used_downloader(faults: FaultServer, me
         context = multiprocessing.get_context(sys.argv[2])
         with ProcessPoolExecutor(2, mp_context=context) as pool:
             futures = [pool.submit(one.download_bytes, "key.bin", n, 3) for n in range(6)]
-            print("children", [future.result(20) for future in futures])
+            print("children", [future.result(90) for future in futures])
         one.close()
         """,
         faults,

@@ -145,7 +145,7 @@ def test_fifty_forks_while_threads_use_the_cache(cache: Cache) -> None:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(90)
     assert all(turns)
     assert cache.info().leases == 0
     assert cache.info().holders == 1

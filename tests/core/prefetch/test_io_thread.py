@@ -60,9 +60,9 @@ def test_close_cancels_what_runs_and_tells_whoever_waits() -> None:
             cleaned.set()
 
     future = thread.submit(endless)
-    assert started.wait(5)
+    assert started.wait(60)
     thread.close()
-    assert cleaned.wait(5)
+    assert cleaned.wait(60)
     assert not thread.alive
     with pytest.raises(PrefetchClosedError):
         wait_for(future, thread)
@@ -85,7 +85,7 @@ def test_a_wait_has_the_callers_deadline_and_stop_ends_the_task() -> None:
     with pytest.raises(FutureTimeoutError):
         wait_for(future, thread, 0.05)
     future.stop()
-    assert cancelled.wait(5)
+    assert cancelled.wait(60)
     thread.close()
 
 
@@ -98,12 +98,12 @@ def test_stop_before_the_task_started_is_not_lost() -> None:
         ran.set()
         await asyncio.sleep(3600)
 
-    thread.call_soon(blocker.wait, 5)  # the loop is busy while the task is submitted and stopped
+    thread.call_soon(blocker.wait, 60)  # the loop is busy while the task is submitted and stopped
     future = thread.submit(work)
     future.stop()
     blocker.set()
     with pytest.raises(PrefetchClosedError):
-        wait_for(future, thread, 5)
+        wait_for(future, thread, 60)
     thread.close()
 
 

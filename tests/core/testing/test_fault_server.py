@@ -192,7 +192,7 @@ def test_gate_holds_a_response_until_it_opens(server: FaultServer) -> None:
     assert answers == []
     gate.open()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert answers == [b"0123456789"] * 2
     assert server.peak == 2
 
@@ -205,7 +205,7 @@ def test_hanging_response_ends_with_the_server() -> None:
         thread = threading.Thread(target=lambda: got.append(raw(server, "a")[0]))
         thread.start()
         server.wait_for_requests(1)
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert got[0].endswith(b"0123") or got[0] == b""
 
