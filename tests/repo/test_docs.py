@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import re
@@ -18,8 +19,11 @@ import pytest
 import forebay
 from forebay import exceptions, hookspecs
 from forebay._config import load_settings
+from forebay._options import ENGINE_OPTIONS
+from forebay._transfer import TransferPolicy
 from forebay.downloader import Downloader, SupportsRangeRead
 from forebay.testing import DownloaderConformance, FaultServer
+from forebay.types import Stats
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -204,6 +208,37 @@ def signatures(cls: type) -> Iterator[str]:
 def test_backend_page_tells_how_many_tests_there_are() -> None:
     assert "more than fifty tests" in (ROOT / "docs" / "backend-authors.md").read_text()
     assert 50 < len([name for name in dir(DownloaderConformance) if name.startswith("test_")]) < 100
+
+
+def first_cells(page: Path, heading: str) -> list[str]:
+    """What stands in backquotes in the first column of the first table after a heading."""
+    _, _, rest = page.read_text().partition(f"\n{heading}\n")
+    table = re.search(r"(?:^\|.*\n)+", rest, re.MULTILINE)
+    assert table is not None, heading
+    rows = table.group(0).splitlines()[2:]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+
+
+def test_guide_lists_are_complete() -> None:
+    guide = ROOT / "docs" / "guide.md"
+    assert sorted(first_cells(guide, "### What it did")) == sorted(field.name for field in dataclasses.fields(Stats))
+    arguments = list(inspect.signature(forebay.open_dataset).parameters)
+    assert sorted(first_cells(guide, "### Arguments of `open_dataset`")) == sorted(arguments[1:])
+    arguments = list(inspect.signature(forebay.pack).parameters)
+    assert sorted(first_cells(guide, "## Write a dataset")) == sorted(arguments[2:])
+    assert set(first_cells(guide, "## Options")) >= set(ENGINE_OPTIONS)
+
+
+def test_guide_tells_the_defaults_of_the_engine() -> None:
+    guide, policy = (ROOT / "docs" / "guide.md").read_text(), TransferPolicy()
+    for option, default in (
+        ("timeout", f"{policy.timeout:g} unless set"),
+        ("max_attempts", f"{policy.max_attempts} unless set"),
+        ("max_concurrency", f"{policy.parallel_parts} unless set"),
+        ("part_size", f'"{policy.part_size >> 20}MiB"` unless set'),
+    ):
+        (row,) = re.findall(rf"^\| `{option}` \|.*", guide, re.MULTILINE)
+        assert default in row
 
 
 def test_errors_page_has_every_class_with_its_bases() -> None:
