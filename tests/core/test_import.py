@@ -65,7 +65,7 @@ def test_each_public_name_loads(name: str) -> None:
 
 
 MODULES = {
-    "backend": ["environ", "monotonic", "redact", "wall_clock"],
+    "backend": ["check_range", "environ", "monotonic", "redact", "wall_clock"],
     "codecs": ["Codec"],
     "formats": [
         "ChunkEntry",
