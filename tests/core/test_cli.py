@@ -288,6 +288,15 @@ def test_plugins_shows_who_serves_what(run: Any) -> None:
     assert {plugin["scheme"] for plugin in told["plugins"]} >= {"file", "memory", "http", "https"}
 
 
+def test_alias_that_leads_nowhere_is_shown(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "forebay.toml").write_text('[scheme.safe]\ntimeout = 9\n[scheme.minio]\nbackend = "s4"\n')
+    done = run("plugins")
+    assert done.returncode == 0
+    errors = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert [line.split(": ")[1] for line in errors] == ["minio", "safe"]
+    assert all(str(tmp_path / "forebay.toml") in line for line in errors)
+
+
 def test_broken_plugin_is_shown_and_harms_nobody(run: Any, tmp_path: Path) -> None:
     """S2: the others work, and its error is told."""
     meta = tmp_path / "site" / "broken-1.0.dist-info"

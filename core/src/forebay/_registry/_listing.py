@@ -68,8 +68,10 @@ def _in_process(scheme: str, cls: type[Downloader]) -> PluginInfo:
 
 def _is_own_row(alias: Alias, state: Loaded, by_hand: Iterable[str]) -> bool:
     """Whether the alias decides who serves its scheme, or should: options for what is there anyway need no row."""
-    names_another = alias.backend is not None and alias.backend != alias.scheme
-    return names_another or not (state.claims_of(alias.scheme) or alias.scheme in by_hand)
+    there = {claim.spec.name for claim in state.claims_of(alias.scheme)}
+    if alias.backend in (None, alias.scheme):
+        return not (there or alias.scheme in by_hand)
+    return there != {alias.backend}
 
 
 def _alias(alias: Alias, state: Loaded, settings: Settings) -> PluginInfo:
