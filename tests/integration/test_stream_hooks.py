@@ -119,7 +119,7 @@ def test_a_hook_that_blocks_the_loop_is_told_with_its_place(
         assert ds[0] == expected_items()[0]
 
 
-def test_an_iterator_that_crossed_a_fork_says_so_and_touches_no_lease(register: Any, tmp_path: Path) -> None:
+def test_an_iterator_that_crossed_a_fork_says_so_and_touches_no_lease(tmp_path: Path) -> None:
     code = """
 import os, sys
 import forebay
