@@ -12,7 +12,10 @@ import forebay
 
 
 class ZipDownloader(forebay.Downloader):
-    """Objects that are members of an archive: ``zipped:///path/to/archive.zip``."""
+    """Objects that are members of an archive: ``zipped:///path/to/archive.zip``.
+
+    It takes the whole root for the archive's path, which is right for `open_dataset`; `fetch` gives a shorter root.
+    """
 
     def download_fileobj(self, key: str, fileobj: forebay.downloader.SupportsWrite) -> None:
         with zipfile.ZipFile(self.root.removeprefix("zipped://")) as archive:

@@ -162,7 +162,7 @@ def test_fetch_writes_through_a_link_and_into_a_device(run: Any, server: FaultSe
     assert (tmp_path / "target").read_bytes() == b"body"
     reader = subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE)
     assert run("fetch", server.url("x"), "-o", "pipe").returncode == 0
-    assert reader.communicate(timeout=30)[0] == b"body"
+    assert reader.communicate(timeout=90)[0] == b"body"
     assert (tmp_path / "pipe").is_fifo()
 
 
@@ -182,12 +182,21 @@ def test_fetch_of_a_missing_object_fails_in_one_line(run: Any, server: FaultServ
     """B17: a failure is an exit code, and leaves no file."""
     done = run("fetch", server.url("nowhere.bin"), "-o", "out")
     assert "nowhere.bin" in the_error(done)
+    assert "''" not in the_error(done), "a URL has no empty key"
     assert not (tmp_path / "out").exists()
     done = run("fetch", server.url("nowhere.bin"), "--json")
     assert "nowhere.bin" in the_error(done)
     told = json.loads(done.stdout)
     assert (told["version"], told["command"]) == (1, "fetch")
     assert told["error"]["type"] == "ObjectNotFoundError"
+
+
+def test_unknown_option_is_said_to_come_from_where_it_was_typed(run: Any, server: FaultServer) -> None:
+    line = the_error(run("fetch", "-O", "tiemout=3", server.url("x.bin")))
+    assert "'tiemout'" in line
+    assert "(from -O)" in line
+    assert "did you mean 'timeout'" in line
+    assert server.requests == []
 
 
 def test_secrets_stay_out_of_the_output(run: Any, server: FaultServer) -> None:
@@ -279,6 +288,15 @@ def test_plugins_shows_who_serves_what(run: Any) -> None:
     assert {plugin["scheme"] for plugin in told["plugins"]} >= {"file", "memory", "http", "https"}
 
 
+def test_alias_that_leads_nowhere_is_shown(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "forebay.toml").write_text('[scheme.safe]\ntimeout = 9\n[scheme.minio]\nbackend = "s4"\n')
+    done = run("plugins")
+    assert done.returncode == 0
+    errors = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert [line.split(": ")[1] for line in errors] == ["minio", "safe"]
+    assert all(str(tmp_path / "forebay.toml") in line for line in errors)
+
+
 def test_broken_plugin_is_shown_and_harms_nobody(run: Any, tmp_path: Path) -> None:
     """S2: the others work, and its error is told."""
     meta = tmp_path / "site" / "broken-1.0.dist-info"
@@ -290,6 +308,13 @@ def test_broken_plugin_is_shown_and_harms_nobody(run: Any, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert any(line.startswith("file ") for line in done.stdout.splitlines())
     assert any("broken" in line and "cannot start" in line for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "gc", "clear"])
+def test_failed_cache_command_has_the_name_that_success_has(run: Any, command: str) -> None:
+    told = json.loads(run("cache", command, "--cache-dir", "nowhere", "--json").stdout)
+    assert told["command"] == f"cache {command}"
+    assert told["error"]["type"] == "CacheError"
 
 
 def test_cache_commands(run: Any, server: FaultServer, tmp_path: Path) -> None:
@@ -317,6 +342,22 @@ def test_cache_commands(run: Any, server: FaultServer, tmp_path: Path) -> None:
 def test_mistyped_cache_directory_is_an_error_and_not_a_new_cache(run: Any, tmp_path: Path, what: str) -> None:
     assert "no cache" in the_error(run("cache", what, "--cache-dir", "cahce"))
     assert not (tmp_path / "cahce").exists()
+
+
+def test_home_is_expanded_in_a_cache_directory(run: Any, server: FaultServer, tmp_path: Path) -> None:
+    server.put("a.bin", b"data")
+    for place in ({}, {"FOREBAY_CACHE_DIR": "~/other"}):
+        arguments = () if place else ("--cache-dir=~/other",)
+        assert run("fetch", *arguments, server.url("a.bin"), HOME=str(tmp_path), **place).returncode == 0
+    assert (tmp_path / "other" / "FORMAT").is_file()
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize("directory", ["", "~nobody-of-that-name/x"])
+def test_cache_directory_that_is_none_is_wrong_usage(run: Any, directory: str) -> None:
+    done = run("cache", "info", "--cache-dir", directory)
+    assert done.returncode == 2
+    assert "--cache-dir" in done.stderr
 
 
 def test_output_survives_a_poor_encoding(run: Any, tmp_path: Path) -> None:
@@ -365,5 +406,5 @@ def test_reader_that_goes_away_is_no_noise(tmp_path: Path) -> None:
     assert process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(30) == 1
+    assert process.wait(90) == 1
     process.stderr.close()

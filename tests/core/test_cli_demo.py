@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from servers.cache_actor import until
 
 from forebay.cli._demo.data import Checker, make_items
 from forebay.cli._demo.stage import Stage, stage
@@ -134,8 +135,7 @@ def test_watcher_sees_the_peak_and_not_only_the_end(tmp_path: Path) -> None:
         (tmp_path / "a" / "b").write_bytes(b"x" * 1000)
         (tmp_path / "c").write_bytes(b"x" * 10)
         seen = peak.samples
-        while peak.samples < seen + 2:
-            os.sched_yield()
+        until(lambda: peak.samples >= seen + 2, "two more looks")
         (tmp_path / "a" / "b").unlink()
     assert peak.bytes == 1010
 
@@ -176,7 +176,7 @@ def test_demo_server(places: Stage, key: str, headers: dict[str, str], status: i
 
 
 def ask(places: Stage, key: str, headers: dict[str, str]) -> tuple[int, bytes, str | None]:
-    connection = http.client.HTTPConnection(places.url.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(places.url.removeprefix("http://"), timeout=60)
     try:
         connection.request("GET", f"/{key}", headers=headers)
         response = connection.getresponse()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,35 @@ def test_public_names_are_exactly_the_promised_ones() -> None:
 @pytest.mark.parametrize("name", PUBLIC)
 def test_each_public_name_loads(name: str) -> None:
     assert getattr(forebay, name) is not None
+
+
+MODULES = {
+    "backend": ["check_range", "environ", "monotonic", "redact", "wall_clock"],
+    "codecs": ["Codec"],
+    "formats": [
+        "ChunkEntry",
+        "ChunkReader",
+        "DatasetFormat",
+        "DatasetIndex",
+        "check_options",
+        "first_bad_name",
+        "name_fault",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_for_plugin_authors_have_exactly_the_promised_names(name: str) -> None:
+    module = import_module(f"forebay.{name}")
+    assert module.__all__ == MODULES[name]
+    assert all(getattr(module, each) is not None for each in MODULES[name])
+
+
+def test_top_level_modules_without_underscore_are_the_documented_ones() -> None:
+    folder = Path(forebay.__file__).parent
+    found = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    public = {name for name in found if not name.startswith("_")}
+    assert public == {"cli", "downloader", "exceptions", "hookspecs", "testing", "types", *MODULES}
 
 
 def test_exceptions_is_the_module() -> None:

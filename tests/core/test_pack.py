@@ -118,7 +118,7 @@ def test_chunks_hold_as_much_as_fits_and_large_items_alone(tmp_path: Path) -> No
 
 
 def test_one_chunk_at_a_time_is_in_memory(tmp_path: Path) -> None:
-    """FAULTS K6: packing streams, it does not collect."""
+    """Risk K6: packing streams, it does not collect."""
     import tracemalloc
 
     tracemalloc.start()

@@ -178,7 +178,7 @@ def test_an_interrupt_cancels_the_upload_and_leaves_no_thread(monkeypatch: pytes
     def interrupted(future: Any, timeout: float | None = None) -> Any:
         if timeout is None:
             assert Native.stuck is not None
-            assert Native.stuck.wait(10)
+            assert Native.stuck.wait(60)
             raise KeyboardInterrupt
         return wait(future, timeout)
 

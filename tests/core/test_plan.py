@@ -64,7 +64,7 @@ def test_samples_are_mixed_over_the_window(window: int) -> None:
 
 
 def test_the_first_samples_need_the_first_chunk_alone() -> None:
-    """FAULTS A15: the first item must not wait for a window of chunks."""
+    """Risk A15: the first item must not wait for a window of chunks."""
     first = next(iter(EpochPlan(sizes=np.full(10, 100), seed=0, window=8).steps()))
     assert first.place == 0
     assert len(first.offsets) > 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -14,7 +16,7 @@ import pytest
 
 import forebay
 from forebay import _registry
-from forebay._registry import _state
+from forebay._registry import _known, _state
 from forebay.exceptions import (
     ConfigError,
     InvalidURLError,
@@ -278,11 +280,24 @@ def test_s6_near_miss_is_an_unknown_scheme(url: str) -> None:
         forebay.open_downloader(url)
 
 
-def test_s4_unknown_scheme_says_what_to_install() -> None:
-    with pytest.raises(UnknownSchemeError, match=r'pip install "forebay\[fsspec\]"'):
-        forebay.open_downloader("fsspec+sftp://h/x")
+def test_s4_unknown_scheme_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_known, "EXTRAS", {"lakes": ("lake", "pond+*")})
+    for url in ("lake://h/x", "pond+deep://h/x"):
+        with pytest.raises(UnknownSchemeError, match=r'pip install "forebay\[lakes\]"'):
+            forebay.open_downloader(url)
     with pytest.raises(UnknownSchemeError, match="did you mean 'memory'"):
         forebay.open_downloader("memroy://x")
+
+
+def test_s4_only_extras_that_exist_are_recommended() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "core" / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert set(_known.EXTRAS) == {
+        name for name, needs in extras.items() if any(need.startswith("forebay-") for need in needs)
+    }
+    for scheme in ("s3", "gs", "az", "hf", "fsspec+sftp"):
+        named = re.findall(r"forebay\[(.+?)\]", str(_known.unknown_scheme(scheme, [], [])))
+        assert set(named) <= set(extras), f"{scheme}:// is told to install what does not exist"
 
 
 def test_u1_no_error_shows_the_url_with_its_secrets() -> None:
@@ -452,6 +467,17 @@ def test_option_of_another_type_is_an_error(options: object) -> None:
         _registry.resolve("ocean://x", options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("types", [["token"], {"token": "str"}, {5: str}, {"": str}, {"token": list}, "token"], ids=str)
+def test_option_types_that_cannot_be_used_are_refused_at_once(site: Site, types: object) -> None:
+    broken = type("Broken", (Plain,), {"option_types": types})
+    with pytest.raises(ConfigError, match=r"Broken cannot serve ocean://: option_types"):
+        forebay.register_downloader("ocean", broken)
+    assert "ocean" not in _registry.in_process_registrations()
+    site.backend("acme-lake", "acme_lake", types='{"token": list}')
+    with pytest.raises(PluginLoadError, match=r"backend 'lake' of acme-lake.*option_types gives 'token'"):
+        forebay.open_downloader("lake://x")
+
+
 def test_m10_options_are_the_downloaders_own() -> None:
     forebay.register_downloader("ocean", Typed)
     headers = {"X-A": "1"}
@@ -510,7 +536,51 @@ def test_alias_and_registration_of_one_scheme_is_an_error(toml: Callable[[str], 
         _registry.resolve("ocean://x")
 
 
-def test_https_url_goes_to_another_backend_only_when_told(site: Site, toml: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("table", ["[scheme.safe]", '[scheme.safe]\nbackend = "Safe"'])
+def test_alias_that_names_no_other_backend_says_what_is_missing(toml: Callable[[str], Path], table: str) -> None:
+    path = toml(f"{table}\ntimeout = 9\n")
+    with pytest.raises(UnknownSchemeError) as caught:
+        _registry.resolve("safe://x")
+    assert f"[scheme.safe] in {path}" in str(caught.value)
+    assert "backend = 'http'" in str(caught.value)
+    installed = str(caught.value).partition("(installed: ")[2]
+    assert "safe" not in installed, "what cannot be opened is not installed"
+    row = next(row for row in _registry.plugins() if row.scheme == "safe")
+    assert row.error == str(caught.value)
+
+
+def test_alias_that_hides_a_scheme_is_named_where_it_matters(site: Site, toml: Callable[[str], Path]) -> None:
+    site.backend("acme-lake", "acme_lake")
+    path = toml('[scheme.file]\nbackend = "lake"\n')
+    with pytest.raises(InvalidURLError, match="local path") as caught:
+        _registry.resolve("/data/x")
+    assert f"[scheme.file] in {path}" in str(caught.value)
+    (row,) = (row for row in _registry.plugins() if row.scheme == "file")
+    assert (row.backend, row.distribution, row.error) == ("lake", "acme-lake", None)
+    assert row.note is not None
+    assert str(path) in row.note
+    assert "in place of forebay" in row.note
+
+
+@pytest.mark.parametrize("table", ['[scheme.https]\nbackend = "http"\n', "[scheme.http]\ntimeout = 9\n"])
+def test_no_scheme_is_listed_twice(toml: Callable[[str], Path], table: str) -> None:
+    toml(table)
+    schemes = [row.scheme for row in _registry.plugins()]
+    assert sorted(set(schemes), key=str) == sorted(schemes, key=str)
+    assert {row.driver for row in _registry.plugins() if row.scheme in ("http", "https")} == {"obstore"}
+
+
+def test_listing_shows_an_alias_that_leads_nowhere(toml: Callable[[str], Path]) -> None:
+    path = toml('[scheme.minio]\nbackend = "memroy"\n')
+    (row,) = (row for row in _registry.plugins() if row.scheme == "minio")
+    assert row.error is not None
+    assert str(path) in row.error
+    assert "did you mean 'memory'" in row.error
+
+
+def test_https_url_goes_to_another_backend_only_when_told(
+    site: Site, toml: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.backend("acme-cloud", "acme_cloud", ("cloud", "cloud2"), backend="cloudy", entry="cloudy")
     url = "https://account.example/container/k?sv=1"
     toml("[scheme.https]\ntimeout = 9\n")
@@ -522,6 +592,7 @@ def test_https_url_goes_to_another_backend_only_when_told(site: Site, toml: Call
     assert str(_registry.resolve("x-y://b/k", {"backend": "cloud2"}).url) == "cloud2://b/k"
     with pytest.raises(InvalidURLError, match="local path"):
         _registry.resolve("/data/x", {"backend": "cloudy"})
+    monkeypatch.setattr(_known, "EXTRAS", {"azure": ("azure",)})
     with pytest.raises(ConfigError, match=r"no backend 'azure'.*forebay\[azure\]"):
         _registry.resolve(url, {"backend": "azure"})
 

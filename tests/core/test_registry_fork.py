@@ -18,7 +18,7 @@ PLUGIN = """
     builtins.count = getattr(builtins, "count", 0) + 1
     if hasattr(builtins, "entered"):
         builtins.entered.set()
-        assert builtins.go_on.wait(30)
+        assert builtins.go_on.wait(90)
 
     class Slow(forebay.Downloader):
         def download_fileobj(self, key, fileobj):
@@ -36,7 +36,7 @@ FORK = """
     builtins.entered, builtins.go_on = threading.Event(), threading.Event()
     loader = threading.Thread(target=lambda: forebay.open_downloader("slow://x"))
     loader.start()
-    assert builtins.entered.wait(30)
+    assert builtins.entered.wait(90)
     threading.Timer(0.3, builtins.go_on.set).start()  # the fork below begins while the plugin is being imported
     pid = os.fork()
     if pid == 0:
@@ -56,7 +56,7 @@ THREADS = """
     got = []
 
     def use():
-        barrier.wait(30)
+        barrier.wait(90)
         got.append(forebay.open_downloader("slow://x").download_bytes("k"))
 
     threads = [threading.Thread(target=use) for _ in range(32)]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from servers.datasets import CHUNKS, expected_items, put_dataset
+from servers.cache_actor import until
+from servers.datasets import CHUNKS, ITEMS, expected_items, put_dataset
 
 import forebay
 from forebay import exceptions
-from forebay.testing import Fault, FaultServer, Gate
+from forebay._backends.file import FileDownloader
+from forebay._backends.memory import MemoryDownloader
+from forebay.testing import Fault, FaultServer, Gate, memory_put
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def test_any_look_ahead_makes_progress_in_a_cache_of_few_chunks(
     compression: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """FAULTS A7, A8, A10: no stall with a look-ahead of one, or none, and not at the second epoch either."""
+    """Risk A7, A8, A10: no stall with a look-ahead of one, or none, and not at the second epoch either."""
     monkeypatch.setenv("FOREBAY_PREFETCH_MIN", "0")
     put_dataset(server, tmp_path, compression=compression)
     plain = 5 * 1040 + 60
@@ -59,7 +64,7 @@ def test_any_look_ahead_makes_progress_in_a_cache_of_few_chunks(
 
 
 def test_the_directory_never_holds_more_than_the_budget(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS D1: the watcher counts every file, temporary ones too."""
+    """Risk D1: the watcher counts every file, temporary ones too."""
     put_dataset(server, tmp_path)
     budget = 3 * chunk_size(tmp_path)
     peak, stop = 0, threading.Event()
@@ -82,7 +87,7 @@ def test_the_directory_never_holds_more_than_the_budget(server: FaultServer, tmp
 
 
 def test_a_budget_below_one_chunk_is_refused_with_the_arithmetic(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS D2: a limit below one shard is an error at once, not a freeze."""
+    """Risk D2: a limit below one shard is an error at once, not a freeze."""
     put_dataset(server, tmp_path)
     size = chunk_size(tmp_path)
     with pytest.raises(exceptions.BudgetTooSmallError, match=str(size)) as caught:
@@ -156,7 +161,7 @@ def test_one_pass_fetches_each_chunk_once_however_tight_the_budget(
 
 
 def test_the_first_item_comes_after_the_first_chunk(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS A15: a look-ahead does not hold the first item back."""
+    """Risk A15: a look-ahead does not hold the first item back."""
     names = put_dataset(server, tmp_path)
     gate = Gate()
     for name in names[1:]:
@@ -181,7 +186,49 @@ def test_the_look_ahead_fetches_before_the_reader_asks(server: FaultServer, tmp_
         assert len(server.requests) == 1
 
 
-def test_prefetch_is_on_for_remote_and_off_for_memory_and_the_variable_decides_else(
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_prefetch_is_off_for_memory_and_local_files_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """What lies in this machine comes as fast on demand; compressed, so that files go through the cache as well."""
+    asked: set[str] = set()
+
+    class Memory:
+        def put(self, key: str, data: bytes) -> None:
+            memory_put(f"memory://prefetch/{key}", data)
+
+    names = put_dataset(Memory(), tmp_path, compression="zstd")
+    url = "memory://prefetch" if scheme == "memory" else str(tmp_path / "dataset")
+    cls = MemoryDownloader if scheme == "memory" else FileDownloader
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def count(self: object, key: str, *arguments: Any, **named: Any) -> Any:
+            asked.add(key)
+            return method(self, key, *arguments, **named)
+
+        return count
+
+    for name, value in list(vars(cls).items()):
+        if inspect.isfunction(value) and name.removeprefix("a").startswith(("download_", "read_range")):
+            monkeypatch.setattr(cls, name, counted(value))
+
+    def most_ahead(cache: str, **arguments: object) -> int:
+        """The most chunks that were asked for and not read yet, over one pass."""
+        asked.clear()
+        most = 0
+        with forebay.open_dataset(url, cache_dir=tmp_path / cache, **arguments) as ds:  # type: ignore[arg-type]
+            for number, _ in enumerate(ds):
+                if number == 0 and arguments:
+                    until(lambda: len(asked & set(names)) > 1, "a chunk ahead")
+                most = max(most, len(asked & set(names)) - (number // (ITEMS // CHUNKS) + 1))
+        assert asked >= set(names)
+        return most
+
+    assert most_ahead("off") == 0
+    assert most_ahead("on", prefetch=True) > 0
+
+
+def test_prefetch_is_on_for_remote_and_the_variable_decides_else(
     server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_dataset(server, tmp_path)
@@ -203,6 +250,18 @@ def test_prefetch_is_on_for_remote_and_off_for_memory_and_the_variable_decides_e
         server.wait_for_requests(2 + 1 + CHUNKS)
 
 
+def test_many_small_chunks_are_fetched_side_by_side(server: FaultServer, tmp_path: Path) -> None:
+    """Risk Q6: at some distance each request is nearly all latency; one after the other, the link stays empty."""
+    names = put_dataset(server, tmp_path, count=200, size=100, per_chunk=1)
+    assert len(names) >= 100
+    server.latency = 0.02
+    with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache", prefetch=16) as ds:
+        assert list(ds) == expected_items(200, 100)
+        assert ds.stats().chunks_fetched == len(names)
+    assert sorted(request.key for request in server.requests) == sorted(["index.json", *names])
+    assert server.peak >= 4
+
+
 def test_what_is_cached_is_not_fetched_again(server: FaultServer, tmp_path: Path) -> None:
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
@@ -218,7 +277,7 @@ def test_what_is_cached_is_not_fetched_again(server: FaultServer, tmp_path: Path
 
 
 def test_a_rewritten_dataset_is_another_dataset(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS R1: old chunks are never mixed with a new index."""
+    """Risk R1: old chunks are never mixed with a new index."""
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
         list(ds)
@@ -228,7 +287,7 @@ def test_a_rewritten_dataset_is_another_dataset(server: FaultServer, tmp_path: P
 
 
 def test_equal_names_at_two_places_do_not_meet_in_the_cache(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS C8: two datasets with equal file names and sizes share one cache directory."""
+    """Risk C8: two datasets with equal file names and sizes share one cache directory."""
     put_dataset(server, tmp_path / "one", prefix="a/train/")
     put_dataset(server, tmp_path / "two", prefix="b/train/", size=999, count=39)
     for prefix, expected in (("a/train", expected_items()), ("b/train", expected_items(39, 999))):
@@ -237,7 +296,7 @@ def test_equal_names_at_two_places_do_not_meet_in_the_cache(server: FaultServer,
 
 
 def test_a_chunk_damaged_on_disk_heals_in_the_next_run(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS B9, B11: what an earlier run left is checked before it is trusted, and fetched again once."""
+    """Risk B9, B11: what an earlier run left is checked before it is trusted, and fetched again once."""
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
         list(ds)
@@ -251,7 +310,7 @@ def test_a_chunk_damaged_on_disk_heals_in_the_next_run(server: FaultServer, tmp_
 
 
 def test_a_chunk_file_that_vanished_is_fetched_again(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS C5, C12: somebody removed files below the cache."""
+    """Risk C5, C12: somebody removed files below the cache."""
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
         list(ds)

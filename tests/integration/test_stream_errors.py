@@ -26,7 +26,7 @@ def server() -> Iterator[FaultServer]:
 def test_a_missing_chunk_is_told_to_its_reader_and_nobody_else(
     server: FaultServer, tmp_path: Path, prefetch: int | None
 ) -> None:
-    """FAULTS A1: the cause reaches the iterating thread in a second or two, not a time-out after two minutes."""
+    """Risk A1: the cause reaches the iterating thread in a second or two, not a time-out after two minutes."""
     names = put_dataset(server, tmp_path)
     server.delete(names[3])
     expected = expected_items()
@@ -48,7 +48,7 @@ def test_a_missing_chunk_is_told_to_its_reader_and_nobody_else(
 
 
 def test_a_failing_chunk_does_not_stop_the_prefetch_of_others(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS A13, A14: later chunks are ready although an earlier one failed."""
+    """Risk A13, A14: later chunks are ready although an earlier one failed."""
     names = put_dataset(server, tmp_path)
     server.delete(names[0])
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache", prefetch=4) as ds:
@@ -72,7 +72,7 @@ def test_on_error_skip_leaves_out_the_chunk_and_counts_it(server: FaultServer, t
 
 
 def test_a_page_in_place_of_a_chunk_is_refused(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS P10: a captive portal answers 200 with a page."""
+    """Risk P10: a captive portal answers 200 with a page."""
     names = put_dataset(server, tmp_path)
     server.put(names[2], b"<html>Please log in</html>")
     with (
@@ -84,7 +84,7 @@ def test_a_page_in_place_of_a_chunk_is_refused(server: FaultServer, tmp_path: Pa
 
 
 def test_a_chunk_of_the_right_size_and_other_bytes_is_refused(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS N5: one retry for a wrong digest, then both digests in the error."""
+    """Risk N5: one retry for a wrong digest, then both digests in the error."""
     names = put_dataset(server, tmp_path)
     good = server.get(names[1])
     assert good is not None
@@ -106,7 +106,7 @@ def test_one_corrupt_body_heals_by_itself(server: FaultServer, tmp_path: Path) -
 
 
 def test_a_cut_index_is_an_error_that_says_so(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS B3: an index without its last byte is refused, not tolerated."""
+    """Risk B3: an index without its last byte is refused, not tolerated."""
     put_dataset(server, tmp_path)
     whole = server.get("index.json")
     assert whole is not None
@@ -116,7 +116,7 @@ def test_a_cut_index_is_an_error_that_says_so(server: FaultServer, tmp_path: Pat
 
 
 def test_a_wrong_url_names_what_was_looked_for(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS Q4: a typo in the folder is not a missing index file of unknown place."""
+    """Risk Q4: a typo in the folder is not a missing index file of unknown place."""
     put_dataset(server, tmp_path)
     with pytest.raises(exceptions.ObjectNotFoundError, match=r"typo.*index\.json"):
         forebay.open_dataset(server.url("typo"), cache_dir=tmp_path / "cache")
@@ -127,7 +127,7 @@ def test_a_wrong_url_names_what_was_looked_for(server: FaultServer, tmp_path: Pa
 
 
 def test_transient_failures_are_retried_and_counted(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS N1, N4: throttling and cut bodies cost time, not the epoch."""
+    """Risk N1, N4: throttling and cut bodies cost time, not the epoch."""
     names = put_dataset(server, tmp_path)
     server.script(names[0], Fault(status=503), times=2)
     server.script(names[1], Fault(cut=True, after=100), times=1)
@@ -155,7 +155,7 @@ def test_an_empty_index_names_both_reasons(server: FaultServer, tmp_path: Path) 
 
 
 def test_secrets_of_the_url_are_in_no_error(tmp_path: Path) -> None:
-    """FAULTS U1: the signed query of a presigned URL stays out of every text."""
+    """Risk U1: the signed query of a presigned URL stays out of every text."""
     with FaultServer(require_query="X-Amz-Signature=topsecret") as server:
         names = put_dataset(server, tmp_path)
         server.delete(names[0])
@@ -203,7 +203,7 @@ else:
 def test_a_strangers_error_reaches_the_reader_as_itself_and_the_process_exits(
     server: FaultServer, tmp_path: Path
 ) -> None:
-    """FAULTS A2, A11: the very error, with URL, key and backend as a note; no thread keeps the process alive."""
+    """Risk A2, A11: the very error, with URL, key and backend as a note; no thread keeps the process alive."""
     put_dataset(server, tmp_path)
     begin = time.monotonic()
     done = subprocess.run(

@@ -82,9 +82,9 @@ def test_close_during_an_iteration_ends_it_with_an_error(server: FaultServer, tm
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert started.wait(10)
+    assert started.wait(60)
     ds.close()
-    reader.join(10)
+    reader.join(60)
     gate.open()
     assert len(outcome) == 1
     with pytest.raises(exceptions.PrefetchClosedError):
@@ -111,7 +111,7 @@ def test_items_outlive_their_chunk_and_their_dataset(server: FaultServer, tmp_pa
 
 
 def test_the_sync_api_works_inside_a_running_loop(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS J10: in a notebook there is a loop already."""
+    """Risk J10: in a notebook there is a loop already."""
     put_dataset(server, tmp_path)
 
     async def main() -> list[Any]:
@@ -132,7 +132,7 @@ for item in ds:
 
 @pytest.mark.parametrize(("body", "code"), [("break", 0), ("pass", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
 def test_the_process_exits_promptly_and_quietly(server: FaultServer, tmp_path: Path, body: str, code: int) -> None:
-    """FAULTS A11, J12: early break, exception and normal end; nothing on stderr but what the user raised."""
+    """Risk A11, J12: early break, exception and normal end; nothing on stderr but what the user raised."""
     names = put_dataset(server, tmp_path)
     for name in names[2:]:
         server.script(name, Fault(delay=0.05), times=None)
@@ -144,7 +144,7 @@ def test_the_process_exits_promptly_and_quietly(server: FaultServer, tmp_path: P
         timeout=60,
     )
     assert done.returncode == code
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 50
     if code != 1:
         assert done.stderr == ""
     assert leases(tmp_path / "cache") == 0
@@ -153,7 +153,7 @@ def test_the_process_exits_promptly_and_quietly(server: FaultServer, tmp_path: P
 
 @pytest.mark.parametrize("run", range(3))
 def test_the_process_exits_quietly_while_requests_hang(server: FaultServer, tmp_path: Path, run: int) -> None:
-    """FAULTS A11: an interpreter that ends under a driver's running request aborts or panics, unless it is drained."""
+    """Risk A11: an interpreter that ends under a driver's running request aborts or panics, unless it is drained."""
     names = put_dataset(server, tmp_path)
     for name in names[1:]:
         server.script(name, Fault(hang=True, after=10), times=None)
@@ -167,7 +167,7 @@ def test_the_process_exits_quietly_while_requests_hang(server: FaultServer, tmp_
 
 
 def test_a_pickled_dataset_opens_again_without_a_second_index_request(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS J9: a dataset pickles after use."""
+    """Risk J9: a dataset pickles after use."""
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache", shuffle=True, seed=7) as ds:
         ds.set_epoch(3)
@@ -184,7 +184,7 @@ def test_a_pickled_dataset_opens_again_without_a_second_index_request(server: Fa
 def test_children_of_every_start_method_read_after_the_parent_did(
     server: FaultServer, tmp_path: Path, method: str, inherit: bool
 ) -> None:
-    """FAULTS J1, J2, J5: items, never a hang."""
+    """Risk J1, J2, J5: items, never a hang."""
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
         assert ds[0] == expected_items()[0]
@@ -198,14 +198,14 @@ def test_children_of_every_start_method_read_after_the_parent_did(
         child.start()
         assert here.poll(60), "the child hangs"
         assert here.recv() == list(range(40))
-        child.join(30)
+        child.join(90)
         assert child.exitcode == 0
         assert list(ds) == expected_items()
     assert leases(tmp_path / "cache") == 0
 
 
 def test_threads_share_one_dataset(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS J7: many threads at once, one request a chunk."""
+    """Risk J7: many threads at once, one request a chunk."""
     names = put_dataset(server, tmp_path)
     errors: list[BaseException] = []
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
@@ -213,7 +213,7 @@ def test_threads_share_one_dataset(server: FaultServer, tmp_path: Path) -> None:
 
         def read(start: int) -> None:
             try:
-                barrier.wait(10)
+                barrier.wait(60)
                 for number in range(start, start + 80, 7):
                     assert ds[number % 40] == expected_items()[number % 40]
             except BaseException as error:  # noqa: BLE001 - the main thread shows it
@@ -229,7 +229,7 @@ def test_threads_share_one_dataset(server: FaultServer, tmp_path: Path) -> None:
 
 
 def test_many_chunks_do_not_use_up_descriptors(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS D10, K5: open maps are bounded."""
+    """Risk D10, K5: open maps are bounded."""
     put_dataset(server, tmp_path, count=300, size=50, per_chunk=1)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
         kept = list(ds)
@@ -274,7 +274,7 @@ def test_each_completed_epoch_moves_on_and_set_epoch_holds_it(server: FaultServe
 
 
 def test_an_empty_dataset_is_empty(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS Q3, Q5: nothing packed, nothing read, no crash."""
+    """Risk Q3, Q5: nothing packed, nothing read, no crash."""
     forebay.pack([], tmp_path / "empty")
     for file in (tmp_path / "empty").iterdir():
         server.put(file.name, file.read_bytes())
@@ -285,7 +285,7 @@ def test_an_empty_dataset_is_empty(server: FaultServer, tmp_path: Path) -> None:
 
 
 def test_a_local_dataset_is_read_in_place(tmp_path: Path, server: FaultServer) -> None:
-    """FAULTS C6: originals are never copied, evicted or removed."""
+    """Risk C6: originals are never copied, evicted or removed."""
     put_dataset(server, tmp_path)
     before = {path: path.read_bytes() for path in (tmp_path / "dataset").iterdir()}
     with forebay.open_dataset(tmp_path / "dataset", cache_dir=tmp_path / "cache", max_cache_bytes=6000) as ds:
@@ -296,7 +296,7 @@ def test_a_local_dataset_is_read_in_place(tmp_path: Path, server: FaultServer) -
 
 
 def test_a_local_compressed_dataset_is_decompressed_into_the_cache(tmp_path: Path, server: FaultServer) -> None:
-    """FAULTS A9, G4: no sleep for a file that nobody makes; the original stays."""
+    """Risk A9, G4: no sleep for a file that nobody makes; the original stays."""
     put_dataset(server, tmp_path, compression="zstd")
     before = sorted(path.name for path in (tmp_path / "dataset").iterdir())
     with forebay.open_dataset(tmp_path / "dataset", cache_dir=tmp_path / "cache", max_cache_bytes=6000) as ds:
@@ -351,7 +351,7 @@ def test_close_in_the_middle_of_a_take_leaves_no_lease(
                 reader.start()
                 reader.join(0.001 * (round_ % 12))
                 ds.close()
-                reader.join(30)
+                reader.join(60)
                 assert not reader.is_alive()
                 assert unexpected == []
             assert leases(cache) == 0

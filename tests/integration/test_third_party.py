@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.xdist_group("third_party"), pytest.mark.timeout(300)]
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_backend"
 
 
@@ -23,7 +25,7 @@ def _run(*command: str, cwd: Path, packages: Path | None = None) -> subprocess.C
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
 
@@ -41,7 +43,6 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.xdist_group("third_party")
 def test_installed_plugin_passes_its_own_tests(packages: Path, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
@@ -51,7 +52,6 @@ def test_installed_plugin_passes_its_own_tests(packages: Path, tmp_path: Path) -
     assert "passed" in done.stdout
 
 
-@pytest.mark.xdist_group("third_party")
 def test_installed_plugin_is_shown(packages: Path, tmp_path: Path) -> None:
     done = _run("forebay", "plugins", "--json", cwd=tmp_path, packages=packages)
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,6 @@ def test_installed_plugin_is_shown(packages: Path, tmp_path: Path) -> None:
     assert not lines[0]["error"]
 
 
-@pytest.mark.xdist_group("third_party")
 def test_without_the_plugin_its_scheme_is_unknown(tmp_path: Path) -> None:
     done = _run("forebay", "ls", "lake://127.0.0.1:1/fish", cwd=tmp_path)
     assert done.returncode != 0
@@ -69,7 +68,6 @@ def test_without_the_plugin_its_scheme_is_unknown(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.xdist_group("third_party")
 def test_inprocess_example_runs(tmp_path: Path) -> None:
     example = EXAMPLE.parent / "inprocess_downloader.py"
     done = subprocess.run(

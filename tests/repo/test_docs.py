@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import re
@@ -18,7 +19,11 @@ import pytest
 import forebay
 from forebay import exceptions, hookspecs
 from forebay._config import load_settings
-from forebay.testing import FaultServer
+from forebay._options import ENGINE_OPTIONS
+from forebay._transfer import TransferPolicy
+from forebay.downloader import Downloader, SupportsRangeRead
+from forebay.testing import DownloaderConformance, FaultServer
+from forebay.types import Stats
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -162,6 +167,78 @@ def test_hooks_page_has_every_hook_with_its_signature() -> None:
     }
     assert dict(told) == hooks
     assert len(told) == len(hooks)
+
+
+def test_risks_page_has_every_risk_that_a_test_cites_and_each_once() -> None:
+    listed = re.findall(r"^\* \*\*([A-Z]\d+)\*\* ", (ROOT / "docs" / "risks.md").read_text(), re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
+    cited = {
+        risk
+        for text in texts
+        for cite in re.findall(r'(?:\bRisk |""")((?:[A-Z]\d+(?:, | and |-)?)+)', text)
+        for risk in re.findall(r"[A-Z]\d+", cite)
+    }
+    assert len(cited) > 40
+    named = {
+        risk.upper()
+        for text in texts
+        for name in re.findall(r"def (test_\w+)", text)
+        for risk in re.findall(r"(?<=_)[a-u]\d{1,2}(?=_|$)", name)
+    }
+    assert cited | named <= set(listed)
+
+
+def test_backend_page_has_every_method_with_its_signature() -> None:
+    (_, told), *_others = blocks(ROOT / "docs" / "backend-authors.md", "text")
+    real = [line for cls in (Downloader, SupportsRangeRead) for line in signatures(cls)]
+    assert sorted(told.splitlines()) == sorted(real)
+
+
+def signatures(cls: type) -> Iterator[str]:
+    for name, value in vars(cls).items():
+        function = getattr(value, "__func__", value)
+        if inspect.isfunction(function) and not name.startswith("_"):
+            kind = "classmethod " if isinstance(value, classmethod) else ""
+            kind = "async " if inspect.iscoroutinefunction(function) else kind
+            plain = re.sub(r"(: |-> )'([^']+)'", r"\1\2", str(inspect.signature(function)))
+            yield f"{kind}{name}{plain}"
+
+
+def test_backend_page_tells_how_many_tests_there_are() -> None:
+    assert "more than fifty tests" in (ROOT / "docs" / "backend-authors.md").read_text()
+    assert 50 < len([name for name in dir(DownloaderConformance) if name.startswith("test_")]) < 100
+
+
+def first_cells(page: Path, heading: str) -> list[str]:
+    """What stands in backquotes in the first column of the first table after a heading."""
+    _, _, rest = page.read_text().partition(f"\n{heading}\n")
+    table = re.search(r"(?:^\|.*\n)+", rest, re.MULTILINE)
+    assert table is not None, heading
+    rows = table.group(0).splitlines()[2:]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+
+
+def test_guide_lists_are_complete() -> None:
+    guide = ROOT / "docs" / "guide.md"
+    assert sorted(first_cells(guide, "### What it did")) == sorted(field.name for field in dataclasses.fields(Stats))
+    arguments = list(inspect.signature(forebay.open_dataset).parameters)
+    assert sorted(first_cells(guide, "### Arguments of `open_dataset`")) == sorted(arguments[1:])
+    arguments = list(inspect.signature(forebay.pack).parameters)
+    assert sorted(first_cells(guide, "## Write a dataset")) == sorted(arguments[2:])
+    assert set(first_cells(guide, "## Options")) >= set(ENGINE_OPTIONS)
+
+
+def test_guide_tells_the_defaults_of_the_engine() -> None:
+    guide, policy = (ROOT / "docs" / "guide.md").read_text(), TransferPolicy()
+    for option, default in (
+        ("timeout", f"{policy.timeout:g} unless set"),
+        ("max_attempts", f"{policy.max_attempts} unless set"),
+        ("max_concurrency", f"{policy.parallel_parts} unless set"),
+        ("part_size", f'"{policy.part_size >> 20}MiB"` unless set'),
+    ):
+        (row,) = re.findall(rf"^\| `{option}` \|.*", guide, re.MULTILINE)
+        assert default in row
 
 
 def test_errors_page_has_every_class_with_its_bases() -> None:

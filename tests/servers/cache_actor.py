@@ -25,7 +25,7 @@ import xxhash
 from forebay._cache import Busy, Cache, ChunkKey, Flight, PlanReader, Ready, open_cache
 from forebay.exceptions import ForebayError
 
-TIMEOUT = 30.0
+TIMEOUT = 90.0
 
 
 def key(number: int, dataset: str = "da7a") -> ChunkKey:
@@ -281,9 +281,16 @@ class _Stage:
 
     def fork(self) -> int:
         """Fork a child that does nothing, for as long as it lives."""
+        ready, told = os.pipe()
         child = os.fork()
         if not child:
+            os.write(told, b"1")  # whatever the child does at a fork, it has done by now
             signal.pause()
+        try:
+            assert os.read(ready, 1) == b"1"
+        finally:
+            os.close(ready)
+            os.close(told)
         return child
 
     def kind(self) -> str:

@@ -106,7 +106,7 @@ class Nginx:
 
     def requests(self, at_least: int = 0) -> list[LoggedRequest]:
         """Requests since the last `forget`. nginx writes a line after the response: name how many must have come."""
-        wait_until(lambda: len(self._lines()) >= at_least, deadline=5, what=f"{at_least} lines in the access log")
+        wait_until(lambda: len(self._lines()) >= at_least, deadline=60, what=f"{at_least} lines in the access log")
         return [LoggedRequest(**json.loads(line)) for line in self._lines()]
 
     def forget(self) -> None:

@@ -75,7 +75,7 @@ class SimpleLimiter:
 
     async def until_moved(self, nbytes: int) -> None:
         """Return once so many bytes have arrived."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.moved_bytes < nbytes:
                 self._progress.clear()
                 await self._progress.wait()
@@ -276,8 +276,8 @@ def with_pool(function: Callable[[DaemonPool], None]) -> None:
     try:
         function(pool)
     finally:
-        pool.close(5.0)
+        pool.close(60.0)
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("test-hook"):
-            thread.join(5.0)
+            thread.join(60.0)
             assert not thread.is_alive()

@@ -21,7 +21,7 @@ def forebay_register_backends() -> Iterable[BackendSpec]:
     """Local files and the process's own memory."""
     return (
         BackendSpec(name="file", schemes=("file",), load=_load_file, drivers=("os",), remote=False),
-        BackendSpec(name="memory", schemes=("memory",), load=_load_memory),
+        BackendSpec(name="memory", schemes=("memory",), load=_load_memory, remote=False),
     )
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "default_cache_dir",
     "environ",
     "eviction",
+    "expand_user",
     "format_size",
     "load_settings",
     "log_once",
@@ -216,7 +217,7 @@ def _settings(path: Path, document: Mapping[str, Any]) -> Settings:
     policy = _typed(path, "cache.eviction", cache.get("eviction"))
     return Settings(
         aliases=_aliases(path, tables["scheme"]),
-        cache_dir=None if directory is None else path.parent / Path(directory).expanduser(),
+        cache_dir=None if directory is None else path.parent / expand_user(directory, "cache.dir", str(path)),
         max_cache_bytes=None if limit is None else parse_size(limit, option="cache.max_bytes", origin=str(path)),
         eviction=policy and _policy(policy, "cache.eviction", str(path)),
         backends={
@@ -265,10 +266,22 @@ def _typed(path: Path, key: str, value: object) -> str | None:
     return value
 
 
+def expand_user(text: str, option: str, origin: str) -> Path:
+    """A path that somebody wrote into a setting, where no shell has replaced a leading ``~``.
+
+    Raises:
+        ConfigError: It names the home of a user that there is not.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{option} is {text!r}: {error}", option=option, origin=origin) from error
+
+
 def cache_dir_setting() -> Path | None:
     """The cache directory that ``FOREBAY_CACHE_DIR`` or ``[cache] dir`` asks for; None when nobody does."""
     named = environ().get("FOREBAY_CACHE_DIR")
-    return Path(named).expanduser() if named else load_settings().cache_dir
+    return expand_user(named, "FOREBAY_CACHE_DIR", "environment") if named else load_settings().cache_dir
 
 
 def default_cache_dir() -> Path:

@@ -23,14 +23,14 @@ from forebay.types import FormatSpec
 __all__ = ["DatasetSpec", "open_dataset", "reopen"]
 
 #: An index larger than this is somebody's mistake, or an attack.
-MAX_INDEX_BYTES = 4 << 30
+MAX_INDEX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
     """What `open_dataset` was asked for, checked; it pickles, and a worker opens the same dataset from it."""
 
-    url: str
+    url: str = field(repr=False)
     shown_url: str
     cache_dir: Path | None = None
     max_cache_bytes: int | None = None

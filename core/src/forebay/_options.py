@@ -13,7 +13,14 @@ from typing import Any
 from forebay._config import environ, near, parse_size
 from forebay.exceptions import ConfigError
 
-__all__ = ["ENGINE_OPTIONS", "SHARED_OPTIONS", "Layer", "merge_options", "option_from_text"]
+__all__ = [
+    "ENGINE_OPTIONS",
+    "OPTION_TYPES",
+    "Layer",
+    "merge_options",
+    "option_from_text",
+    "option_types_fault",
+]
 
 #: What the engine itself uses, whatever the backend.
 ENGINE_OPTIONS: Mapping[str, type] = {
@@ -24,16 +31,8 @@ ENGINE_OPTIONS: Mapping[str, type] = {
     "part_size": int,
 }
 
-#: Names that mean the same in every backend that lists them in its ``option_types``.
-SHARED_OPTIONS: Mapping[str, type] = {
-    **ENGINE_OPTIONS,
-    "driver": str,
-    "endpoint_url": str,
-    "anonymous": bool,
-    "credentials": object,
-    "verify_tls": bool,
-    "ca_file": str,
-}
+#: What an entry of ``option_types`` may be.
+OPTION_TYPES = (str, int, float, bool, dict, object)
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 # Variables of our own that could look like an option of a backend called "cache", "prefetch", …
@@ -83,9 +82,29 @@ def merge_options(
     return options, origins
 
 
-def option_from_text(types: Mapping[str, type] | None, name: str, text: str, origin: str) -> object:
-    """Read the value of an option that somebody typed; an unknown name keeps its text: `merge_options` refuses it."""
-    return _from_text(name, text, {**ENGINE_OPTIONS, **(types or {})}.get(name, object), origin)
+def option_types_fault(types: object) -> str | None:
+    """Why a class's ``option_types`` cannot be used; None where it can."""
+    if types is None:
+        return None
+    allowed = ", ".join(kind.__name__ for kind in OPTION_TYPES)
+    if not isinstance(types, Mapping):
+        return f"option_types is a {type(types).__name__}, not a mapping of option names to types ({allowed})"
+    for name, kind in types.items():
+        if not isinstance(name, str) or not name:
+            return f"option_types has the key {name!r}, which is no option name"
+        if kind not in OPTION_TYPES:
+            return f"option_types gives {name!r} the type {kind!r}, not one of {allowed}"
+    return None
+
+
+def option_from_text(backend: str, types: Mapping[str, type] | None, name: str, text: str, origin: str) -> object:
+    """Read the value of an option that somebody typed.
+
+    Raises:
+        ConfigError: The backend has no such option, or the text is no value of it.
+    """
+    known = None if types is None else {**ENGINE_OPTIONS, **types}
+    return _from_text(name, text, _wanted(backend, name, known, origin), origin)
 
 
 def _prefix(backend: str) -> str:

@@ -67,7 +67,8 @@ def pack(
 
     Raises:
         ConfigError: An argument cannot be used.
-        UnsupportedOperationError: The backend cannot upload; no item was consumed.
+        UnsupportedOperationError: The backend cannot upload, which is known before an item is consumed; or a server
+            refuses to be written to, which shows when the first chunk is sent.
         DatasetError: There is a dataset already, or an item does not fit the first one.
         UnsafePickleError: A value needs pickle.
     """

@@ -97,7 +97,7 @@ class Trials:
     """The tries of one request, from the first failure to the last.
 
     Args:
-        max_attempts: Tries in a row without progress.
+        max_attempts: Tries in all, the first included.
         backoff: How long to wait between them.
         budget: The process's bound; None takes `retry_budget`.
         beat: Called now and then while a pause goes on.
@@ -115,22 +115,12 @@ class Trials:
         self._backoff = backoff
         self._budget = budget or retry_budget()
         self._beat = beat
-        self._failures = 0
         self._earlier: list[str] = []
 
     @property
     def attempts(self) -> int:
         """How often it was tried, the running try included."""
         return len(self._earlier) + 1
-
-    @property
-    def failures(self) -> int:
-        """Failures in a row, without progress in between."""
-        return self._failures
-
-    def progressed(self) -> None:
-        """Count from anew: the last try brought bytes that stay."""
-        self._failures = 0
 
     def succeeded(self) -> None:
         """The request is done."""
@@ -147,7 +137,6 @@ class Trials:
 
     async def pause(self, error: Exception) -> None:
         """Wait before the next try, or raise ``error`` where there is to be none."""
-        self._failures += 1
         asked = getattr(error, "retry_after", None)
         reason = self._reason_to_stop(error, asked)
         if reason is not None:
@@ -156,10 +145,10 @@ class Trials:
             self.conclude(error)
             raise error
         self._earlier.append(redact(f"{type(error).__name__}: {error}"))
-        await self._sleep(self._backoff.delay(self._failures, asked))
+        await self._sleep(self._backoff.delay(self.attempts - 1, asked))
 
     def _reason_to_stop(self, error: Exception, asked: float | None) -> str | None:
-        if not is_retryable(error) or self._failures >= self._max_attempts:
+        if not is_retryable(error) or self.attempts >= self._max_attempts:
             return ""
         if asked is not None and asked > self._backoff.longest_asked:
             return f"the store asks to wait {asked:.0f} s, longer than {self._backoff.longest_asked:.0f} s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import threading
 import weakref
@@ -36,6 +37,8 @@ __all__ = [
     "dataset_identity",
     "location",
 ]
+
+logger = logging.getLogger("forebay")
 
 #: Bytes that a look-ahead without a number of its own tries to keep ahead of the reader.
 AHEAD_BYTES = 256 << 20
@@ -242,14 +245,16 @@ class CachedSource(ChunkSource):
         self._evicted = self.evictions
         self._closed = True
         _open_sources.discard(self)
-        for session in list(self._sessions):
-            session.close()
-        with self._lock:
-            reader, self._resting = self._resting, None
-        if reader is not None:
-            reader.close()
-        close_downloader(self._downloader)
-        self._engine.close()
+        try:
+            for session in list(self._sessions):
+                session.close()
+            with self._lock:
+                reader, self._resting = self._resting, None
+            if reader is not None:
+                reader.close()
+            close_downloader(self._downloader)
+        finally:
+            self._engine.close()
 
     def _check_budget(self) -> None:
         largest, budget = self._index.largest_decoded, self._engine.cache.max_bytes
@@ -351,11 +356,21 @@ class _PlannedSession(_CachedSession):
 
 
 def close_downloader(downloader: Downloader) -> None:
-    """Let a downloader drain on the loop that it was used on, then close it for good."""
+    """Let a downloader drain on the loop that it was used on, then close it for good.
+
+    A hook that fails or blocks here is logged and left alone: whoever closes wants to go on, and the data is delivered.
+    """
     thread = io_thread()
-    if not thread.is_current:
-        wait_for(thread.submit(downloader.aclose), thread, CLOSE_DEADLINE)
-    downloader.close()
+    closing = threading.Thread(target=downloader.close, name="forebay-close", daemon=True)
+    try:
+        if not thread.is_current:
+            wait_for(thread.submit(downloader.aclose), thread, CLOSE_DEADLINE)
+    except Exception as exc:  # noqa: BLE001 - a stranger's hook; `close` has to be reached all the same
+        logger.warning("aclose() of %r did not end well: %s", downloader, str(exc) or type(exc).__name__)
+    closing.start()
+    closing.join(CLOSE_DEADLINE)
+    if closing.is_alive():
+        logger.warning("close() of %r did not return within %.0f s and is abandoned", downloader, CLOSE_DEADLINE)
 
 
 #: Options that say where a store is; the same URL with others of these is another store.

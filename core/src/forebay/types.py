@@ -82,7 +82,11 @@ class BackendSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecSpec:
-    """A decompressor as its plugin announces it. ``magic`` are the first bytes of a frame."""
+    """A decompressor as its plugin announces it.
+
+    An index names the codec of its chunks, and the engine goes by that. ``suffixes`` (file endings) and ``magic`` (the
+    first bytes of a frame) are for tools that have to recognise an object without one.
+    """
 
     name: str
     suffixes: tuple[str, ...]

@@ -26,6 +26,9 @@ class LakeRemote:
     def delete(self, key: str) -> None:
         del self.server.objects["fish", key]
 
+    def object_url(self, key: str) -> str:
+        return f"{self.url}/{key}"
+
 
 @pytest.fixture
 def server() -> Iterator[LakeServer]:

@@ -9,6 +9,7 @@ import pytest
 from servers.caddy import Caddy
 from servers.nginx import Nginx
 
+from forebay._url import join_url
 from forebay.testing import DownloaderConformance, FaultServer
 
 
@@ -27,6 +28,9 @@ class ServerRemote:
 
     def delete(self, key: str) -> None:
         self._server.delete(key)
+
+    def object_url(self, key: str) -> str:
+        return join_url(self.url, key)
 
 
 class QueryRemote(ServerRemote):

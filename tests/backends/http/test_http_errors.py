@@ -102,11 +102,16 @@ def errors_of(downloader: HttpDownloader, *, whole: bool = False) -> list[Storag
     return found
 
 
+def _patience(fault: Fault) -> float:
+    """Short where the fault is a silence, else long enough for a machine with much to do."""
+    return 0.6 if fault.hang else 30.0
+
+
 @pytest.mark.parametrize("status", STATUSES)
 def test_each_status_means_the_same_on_both_drivers(faults: FaultServer, opened: Open, status: int) -> None:
     faults.put("key.bin", b"0123456789")
     faults.script("key.bin", Fault(status=status, body=b"no such thing, status code: 404"), times=None)
-    for error in errors_of(opened(faults.url(), timeout=2)):
+    for error in errors_of(opened(faults.url(), timeout=30)):
         assert type(error) is STATUSES[status]
         assert error.status == status
         assert error.key == "key.bin"
@@ -123,7 +128,7 @@ def test_each_fault_means_the_same_on_both_drivers(faults: FaultServer, opened: 
         pytest.skip("only a range has a Content-Range")
     faults.put("key.bin", b"0123456789")
     faults.script("key.bin", case.fault, times=None)
-    for error in errors_of(opened(faults.url(), timeout=0.4), whole=whole):
+    for error in errors_of(opened(faults.url(), timeout=_patience(case.fault)), whole=whole):
         assert type(error) is case.error, f"{error!r} from {error.__cause__!r}"
         assert "'key.bin'" in str(error)
 
@@ -139,14 +144,14 @@ def test_refused_port_unknown_host_and_untrusted_server(opened: Open) -> None:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         for root in (url, "http://no-such-host.invalid"):
-            for error in errors_of(opened(root, connect_timeout=2)):
+            for error in errors_of(opened(root, connect_timeout=30)):
                 assert type(error) is ConnectionFailedError
 
 
 def test_answer_that_is_no_http(opened: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
-        downloader = opened(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=5)
+        server.settimeout(60)
+        downloader = opened(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=60)
 
         async def main() -> None:
             import asyncio
@@ -187,7 +192,7 @@ def test_no_driver_retries_by_itself(faults: FaultServer, opened: Open) -> None:
         faults.unscript()
         faults.forget_requests()
         faults.script("key.bin", fault, times=None)
-        downloader = opened(faults.url(), timeout=0.4)
+        downloader = opened(faults.url(), timeout=_patience(fault))
         with pytest.raises(TransientError):
             downloader.download_bytes("key.bin", 2, 4)
         assert len(faults.requests) == 1
@@ -197,8 +202,8 @@ def test_slow_body_that_moves_is_no_timeout(faults: FaultServer, opened: Open) -
     """N3: the deadline is for each read, not for the body."""
     data = bytes(range(200))
     faults.put("key.bin", data)
-    faults.script("key.bin", Fault(drip=(10, 0.1)), times=None)
-    assert opened(faults.url(), timeout=0.6).download_bytes("key.bin") == data
+    faults.script("key.bin", Fault(drip=(10, 0.15)), times=None)
+    assert opened(faults.url(), timeout=2.0).download_bytes("key.bin") == data
 
 
 @pytest.mark.parametrize("kind", ["status", "cut", "redirect", "port"])
@@ -217,7 +222,7 @@ def test_no_error_shows_a_secret(
     faults.script(None, fault, times=None)
     host = faults.url().removeprefix("http://") if kind != "port" else "127.0.0.1:1"
     for query in ("", "?sig=0123456789abcdef"):
-        downloader = opened(f"http://reader:open%20sesame%2C%20please@{host}{query}", timeout=2)
+        downloader = opened(f"http://reader:open%20sesame%2C%20please@{host}{query}", timeout=30)
         for error in errors_of(downloader):
             shown = "".join(traceback.format_exception(error)) + repr(error) + repr(error.__context__)
             shown += str(pickle.dumps(error)) + repr(downloader) + caplog.text

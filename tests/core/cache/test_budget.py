@@ -107,7 +107,7 @@ def test_a_dead_or_impatient_waiter_holds_nobody_up(directory: Path, cache: Cach
         cache.release(key(1), hard=True)
         dead.kill()
         gone.call("abort", chunk=3)
-        assert until(lambda: mine.reserve(900), "my turn", 5)
+        assert until(lambda: mine.reserve(900), "my turn", 25)
 
 
 def test_two_that_hold_half_each_do_not_wait_for_ever(cache: Cache) -> None:

@@ -60,7 +60,7 @@ def test_a_waiter_takes_over_from_a_killed_process_and_gets_its_room(directory: 
         begin_of_wait = time.monotonic()
         flight = cache.poll(key(1), hard=True)
         assert isinstance(flight, Flight)
-        assert time.monotonic() - begin_of_wait < 1
+        assert time.monotonic() - begin_of_wait < cache.stall_seconds / 2  # type: ignore[attr-defined]
         assert bytes_below(directory) == 0
         assert flight.reserve(900)
         flight.publish(bytes=900, digest=write(flight, 1, 900))
@@ -80,7 +80,7 @@ def test_a_waiter_takes_over_when_the_fetcher_gives_up(directory: Path, cache: C
 @pytest.mark.parametrize("written", [True, False])
 def test_a_stopped_fetcher_is_taken_over_and_cannot_publish(directory: Path, cache: Cache, *, written: bool) -> None:
     """J15: whoever stalls loses the right to publish, and never writes past the budget afterwards."""
-    cache.stall_seconds = 0.2  # type: ignore[attr-defined]
+    cache.stall_seconds = 1.5  # type: ignore[attr-defined]
     with Actor(directory) as other:
         other.call("acquire", chunk=1)
         other.call("reserve", chunk=1, total=600)
@@ -107,16 +107,16 @@ def _flight(outcome: Ready | Busy | Flight) -> Flight | None:
 
 
 def test_a_fetcher_that_moves_is_not_taken_over(cache: Cache) -> None:
-    cache.stall_seconds = 0.4  # type: ignore[attr-defined]
+    cache.stall_seconds = 3.0  # type: ignore[attr-defined]
     flight = begin(cache, 1)
-    end = time.monotonic() + 1.2
+    end = time.monotonic() + 4.0
 
     def beat_on() -> bool:
         flight.beat()
         assert isinstance(cache.poll(key(1), hard=True), Busy)
         return time.monotonic() > end
 
-    until(beat_on, "a second of life")
+    until(beat_on, "a life longer than a stall")
     flight.publish(bytes=100, digest=write(flight, 1, 100))
 
 

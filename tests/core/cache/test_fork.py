@@ -23,7 +23,7 @@ def in_child(work: Callable[[], object]) -> None:
     if not pid:
         code = 1
         try:
-            signal.alarm(30)
+            signal.alarm(90)
             work()
             code = 0
         finally:
@@ -145,7 +145,7 @@ def test_fifty_forks_while_threads_use_the_cache(cache: Cache) -> None:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(90)
     assert all(turns)
     assert cache.info().leases == 0
     assert cache.info().holders == 1
@@ -177,4 +177,4 @@ def _asked_from_outside(directory: Path) -> str:
         "except sqlite3.OperationalError: print('locked')\n"
     )
     command = [sys.executable, "-c", code, str(directory / "ledger.sqlite")]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout.strip()

@@ -1,4 +1,4 @@
-"""FAULTS Q2 and chunk corruption: any bytes give the right item or an error of ours, never a crash."""
+"""Risk Q2 and chunk corruption: any bytes give the right item or an error of ours, never a crash."""
 
 from __future__ import annotations
 

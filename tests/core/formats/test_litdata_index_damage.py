@@ -1,4 +1,4 @@
-"""FAULTS B3, Q3, T4: a damaged index is an `InvalidIndexError` that says what and where, whatever the damage."""
+"""Risk B3, Q3, T4: a damaged index is an `InvalidIndexError` that says what and where, whatever the damage."""
 
 from __future__ import annotations
 

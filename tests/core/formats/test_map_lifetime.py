@@ -1,4 +1,4 @@
-"""FAULTS D10, K5, Q2: views outlive reader and file, writing to one does not reach the disk, no descriptor stays."""
+"""Risk D10, K5, Q2: views outlive reader and file, writing to one does not reach the disk, no descriptor stays."""
 
 from __future__ import annotations
 

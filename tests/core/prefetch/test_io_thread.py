@@ -17,7 +17,7 @@ from forebay.exceptions import PrefetchClosedError, WorkerCrashedError
 
 
 def test_one_failed_task_takes_no_other_down() -> None:
-    """FAULTS A2, A13: an error in one download is forwarded once, and the engine stays usable."""
+    """Risk A2, A13: an error in one download is forwarded once, and the engine stays usable."""
     thread = IOThread()
     gate = asyncio.Event()
 
@@ -60,9 +60,9 @@ def test_close_cancels_what_runs_and_tells_whoever_waits() -> None:
             cleaned.set()
 
     future = thread.submit(endless)
-    assert started.wait(5)
+    assert started.wait(60)
     thread.close()
-    assert cleaned.wait(5)
+    assert cleaned.wait(60)
     assert not thread.alive
     with pytest.raises(PrefetchClosedError):
         wait_for(future, thread)
@@ -85,7 +85,7 @@ def test_a_wait_has_the_callers_deadline_and_stop_ends_the_task() -> None:
     with pytest.raises(FutureTimeoutError):
         wait_for(future, thread, 0.05)
     future.stop()
-    assert cancelled.wait(5)
+    assert cancelled.wait(60)
     thread.close()
 
 
@@ -98,12 +98,12 @@ def test_stop_before_the_task_started_is_not_lost() -> None:
         ran.set()
         await asyncio.sleep(3600)
 
-    thread.call_soon(blocker.wait, 5)  # the loop is busy while the task is submitted and stopped
+    thread.call_soon(blocker.wait, 60)  # the loop is busy while the task is submitted and stopped
     future = thread.submit(work)
     future.stop()
     blocker.set()
     with pytest.raises(PrefetchClosedError):
-        wait_for(future, thread, 5)
+        wait_for(future, thread, 60)
     thread.close()
 
 
@@ -119,7 +119,7 @@ def test_a_blocking_call_on_the_thread_itself_is_refused() -> None:
 
 
 def test_it_serves_a_caller_inside_a_running_loop() -> None:
-    """FAULTS J10: the sync API works in a notebook, whose loop runs already."""
+    """Risk J10: the sync API works in a notebook, whose loop runs already."""
 
     async def answer() -> int:
         return 42
@@ -132,7 +132,7 @@ def test_it_serves_a_caller_inside_a_running_loop() -> None:
 
 
 def test_a_forked_child_makes_a_thread_of_its_own() -> None:
-    """FAULTS J1: a loop made in the parent is not used in the child."""
+    """Risk J1: a loop made in the parent is not used in the child."""
     code = """
 import os
 from forebay._prefetch._io import io_thread, wait_for
@@ -142,14 +142,14 @@ assert wait_for(parent.submit(answer), parent) == os.getpid()
 pid = os.fork()
 if pid == 0:
     child = io_thread()
-    os._exit(0 if wait_for(child.submit(answer), child, 10) == os.getpid() else 1)
+    os._exit(0 if wait_for(child.submit(answer), child, 60) == os.getpid() else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=90)
 
 
 def test_the_interpreter_exits_with_work_under_way() -> None:
-    """FAULTS A11: helper threads that are joined without being told to stop keep the process alive."""
+    """Risk A11: helper threads that are joined without being told to stop keep the process alive."""
     code = """
 import asyncio
 from forebay._prefetch._io import io_thread
@@ -157,6 +157,6 @@ async def endless(): await asyncio.Event().wait()
 for _ in range(10): io_thread().submit(endless)
 """
     begin = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=30, capture_output=True, env=os.environ)
-    assert time.monotonic() - begin < 10
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=90, capture_output=True, env=os.environ)
+    assert time.monotonic() - begin < 50
     assert done.stderr == b""

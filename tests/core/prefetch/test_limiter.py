@@ -17,7 +17,7 @@ class Clock:
 
 
 def test_requests_and_bytes_in_flight_stay_below_their_bounds() -> None:
-    """FAULTS K3: a look-ahead without a bound in bytes ends in an out-of-memory kill."""
+    """Risk K3: a look-ahead without a bound in bytes ends in an out-of-memory kill."""
     limiter = InFlight(LimiterSettings(start=3, max_bytes=100))
     peak_requests = peak_bytes = 0
 
@@ -105,7 +105,7 @@ def test_a_slot_granted_to_a_task_cancelled_in_the_same_turn_is_returned() -> No
 
 
 def test_throttling_halves_the_requests_once_an_interval_and_a_rising_rate_raises_them() -> None:
-    """FAULTS N1: a store that says SlowDown is asked for less, not for the same again."""
+    """Risk N1: a store that says SlowDown is asked for less, not for the same again."""
     clock = Clock()
     limiter = InFlight(LimiterSettings(start=16, interval=1.0), clock=clock)
     limiter.throttled()

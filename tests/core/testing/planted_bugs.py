@@ -327,6 +327,13 @@ class CutsKeysAtTheFragment(Sound):
         return super()._get(key.partition("#")[0])
 
 
+class KnowsOneRoot(Sound):
+    bug_in = "test_object_is_found_by_its_own_url"
+
+    def _get(self, key: str) -> bytes:
+        return super()._get(key if self.root.partition("://")[2].count("/") else f"{self.root}/{key}")
+
+
 class CollapsesSlashes(Sound):
     bug_in = "test_key_is_taken_literally"
 
@@ -605,6 +612,9 @@ class PlantedRemote:
 
     def delete(self, key: str) -> None:
         STORE.pop(key, None)
+
+    def object_url(self, key: str) -> str:
+        return f"planted://store/{key}"  # this store has the same objects under every root
 
 
 def suite_for(cls: type[Downloader]) -> type[DownloaderConformance]:

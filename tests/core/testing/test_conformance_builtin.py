@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from forebay._backends.memory import STORE
+from forebay._url import join_url
 from forebay.testing import DownloaderConformance, memory_put
 
 
@@ -30,6 +31,9 @@ class FolderRemote:
 
     def delete(self, key: str) -> None:
         os.unlink(f"{self._folder}/{key}")
+
+    def object_url(self, key: str) -> str:
+        return join_url(self.url, key)
 
 
 class TestBarePath(DownloaderConformance):
@@ -57,6 +61,9 @@ class MemoryRemote:
 
     def delete(self, key: str) -> None:
         STORE.delete(f"{self.url}/{key}")
+
+    def object_url(self, key: str) -> str:
+        return f"{self.url}/{key}"
 
 
 class TestMemory(DownloaderConformance):

@@ -12,6 +12,8 @@ import pytest
 
 from forebay.testing import DownloaderConformance
 
+pytestmark = [pytest.mark.xdist_group("conformance_suite"), pytest.mark.timeout(300)]  # one run for all of them
+
 PLANTED = Path(__file__).with_name("planted_bugs.py")
 Outcomes = Mapping[str, Mapping[str, tuple[str, str]]]
 
@@ -35,7 +37,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
         f"--basetemp={folder / 'base'}",
         *nodes,
     ]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=100, cwd=folder, check=False)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=250, cwd=folder, check=False)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr
     seen: dict[str, dict[str, tuple[str, str]]] = {}
     rank = ["passed", "skipped", "failure", "error"]

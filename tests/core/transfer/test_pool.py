@@ -43,35 +43,36 @@ def test_bound_holds_and_calls_overlap() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        full.wait(10)
+        full.wait(60)
         with lock:
             running -= 1
 
     async def main() -> None:
         pool = DaemonPool("test-bound", 4)
         await asyncio.gather(*(pool.run(call) for _ in range(12)))
-        assert pool.close(5.0) == []
+        assert pool.close(60.0) == []
 
     run_async(main())
     assert most == 4
 
 
 def test_abandoned_call_frees_its_place_and_is_named_at_close() -> None:
-    release = threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     def stuck() -> None:
-        release.wait(30)
+        started.set()
+        release.wait(60)
 
     async def main() -> None:
         pool = DaemonPool("test-stuck", 1)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(pool.run(stuck))
-            await asyncio.sleep(0.05)
+            assert await asyncio.to_thread(started.wait, 30)
             task.cancel()
         assert await pool.run(lambda: 5) == 5
         begin = time.monotonic()
         names = pool.close(0.1)
-        assert time.monotonic() - begin < 2.0
+        assert time.monotonic() - begin < 20.0
         assert names == ["test_abandoned_call_frees_its_place_and_is_named_at_close.<locals>.stuck"]
         with pytest.raises(PrefetchClosedError):
             await pool.run(lambda: 5)
@@ -84,15 +85,20 @@ def test_abandoned_call_frees_its_place_and_is_named_at_close() -> None:
 
 
 def test_close_drops_what_waits() -> None:
-    release = threading.Event()
+    started, release = threading.Event(), threading.Event()
+
+    def stuck() -> bool:
+        started.set()
+        return release.wait(60)
 
     async def main() -> None:
         pool = DaemonPool("test-drop", 1)
         async with asyncio.TaskGroup() as group:
-            first = group.create_task(pool.run(release.wait, 30))
-            await asyncio.sleep(0.05)
-            second = group.create_task(asyncio.wait([asyncio.ensure_future(pool.run(lambda: 1))]))
-            await asyncio.sleep(0.05)
+            first = group.create_task(pool.run(stuck))
+            assert await asyncio.to_thread(started.wait, 30)
+            waiting = asyncio.ensure_future(pool.run(lambda: 1))
+            second = group.create_task(asyncio.wait([waiting]))
+            await asyncio.sleep(0)  # a task runs up to its first wait in one turn of the loop: the call is queued
             assert len(pool.close(0.0)) == 1
             (done,), _ = await second
             assert isinstance(done.exception(), PrefetchClosedError)
@@ -122,7 +128,7 @@ def test_work_has_ended_when_a_cancelled_caller_goes_on() -> None:
                     assert ended.is_set()
 
             task = group.create_task(caller())
-            await asyncio.to_thread(started.wait, 10)
+            await asyncio.to_thread(started.wait, 60)
             task.cancel()
             await asyncio.sleep(0)
             task.cancel()
@@ -135,19 +141,23 @@ def test_work_has_ended_when_a_cancelled_caller_goes_on() -> None:
 EXIT = """
 import asyncio, threading
 from forebay._transfer import DaemonPool
+started = threading.Event()
+def stuck():
+    started.set()
+    threading.Event().wait()
 async def main():
     pool = DaemonPool("stuck")
-    try:
-        async with asyncio.timeout(0.1):
-            await pool.run(threading.Event().wait)
-    except TimeoutError:
-        print(len(pool.close(0.0)))
+    task = asyncio.ensure_future(pool.run(stuck))
+    await asyncio.to_thread(started.wait)
+    task.cancel()
+    await asyncio.wait([task])
+    print(len(pool.close(0.0)))
 asyncio.run(main())
 """
 
 
 def test_interpreter_exits_with_a_call_that_never_returns_a11() -> None:
-    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=90, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
@@ -155,33 +165,44 @@ FORK = """
 import asyncio, os, threading
 from forebay._transfer import DaemonPool
 pool = DaemonPool("forked", 2)
-hold = threading.Event()
-async def main():
-    tasks = [asyncio.ensure_future(pool.run(hold.wait)) for _ in range(2)]
+hold, inside = threading.Event(), threading.Event()
+both = threading.Semaphore(0)
+def held():
+    both.release()
+    hold.wait()
+async def parent():
+    tasks = [asyncio.ensure_future(pool.run(held)) for _ in range(2)]
     assert await pool.work(int, "7") == 7
-    await asyncio.sleep(0.05)
-    pid = os.fork()
-    if pid == 0:
-        return True
-    hold.set()
+    for _ in tasks:
+        await asyncio.to_thread(both.acquire)
+    inside.set()
     await asyncio.gather(*tasks)
-    _, status = os.waitpid(pid, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
-    return False
 async def child():
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await pool.run(int, "5") == 5
         assert await pool.work(int, "6") == 6
     assert pool.close(1.0) == []
-    os._exit(42)
-loop = asyncio.new_event_loop()
-if loop.run_until_complete(main()):
-    asyncio.events._set_running_loop(None)
-    asyncio.run(child())
+# The loop of the parent runs in a thread, which the child does not have: the child has only a copy of its descriptors,
+# and reading from the shared ones would take the parent's wake-ups away.
+thread = threading.Thread(target=asyncio.run, args=(parent(),))
+thread.start()
+assert inside.wait(60)
+pid = os.fork()
+if pid == 0:
+    code = 1
+    try:
+        asyncio.run(child())
+        code = 42
+    finally:
+        os._exit(code)
+_, status = os.waitpid(pid, 0)
+hold.set()
+thread.join()
+print(os.waitstatus_to_exitcode(status), flush=True)
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_forked_child_starts_anew_j1_j6() -> None:
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=90, check=False)
     assert done.stdout.splitlines() == ["42"], done.stderr

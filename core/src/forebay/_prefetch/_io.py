@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError as FutureCancelledError
@@ -37,6 +38,8 @@ logger = logging.getLogger("forebay")
 
 #: Seconds that `IOThread.close` waits for the loop to end.
 CLOSE_DEADLINE = 3.0
+#: Seconds that one callback may keep the loop before waiting callers are told.
+STUCK_AFTER = 30.0
 #: Seconds between two looks at whether the thread is alive, while a caller waits for it.
 LIVENESS_INTERVAL = 1.0
 
@@ -73,6 +76,7 @@ class IOThread:
         self._stop: asyncio.Event | None = None
         self._group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asked = self._turned = _config.monotonic()
         self._thread = threading.Thread(target=self._run, name="forebay-io", daemon=True)
         self._thread.start()
         self._started.wait(CLOSE_DEADLINE)
@@ -101,6 +105,24 @@ class IOThread:
         self.call_soon(self._start, make, future)
         return future
 
+    def check(self) -> None:
+        """Make sure that the loop turns.
+
+        Raises:
+            WorkerCrashedError: The thread died, or something on it has blocked for `STUCK_AFTER` seconds.
+        """
+        if not self.alive:
+            raise WorkerCrashedError("the I/O thread died; open the dataset again")
+        now = _config.monotonic()
+        if self._turned >= self._asked:
+            self._asked = now
+            self.call_soon(self._note_turn)
+        elif now - self._asked > STUCK_AFTER:
+            raise WorkerCrashedError(
+                f"the I/O thread has not turned for {now - self._asked:.0f} s: something blocks it, at {self._where()};"
+                " an async hook of a downloader must not block (use await, or the sync hook)"
+            )
+
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         """Call ``callback`` on the loop.
 
@@ -127,6 +149,13 @@ class IOThread:
             self._thread.join(deadline)
             if self._thread.is_alive():
                 logger.warning("the I/O thread did not end within %.1f s and is abandoned", deadline)
+
+    def _note_turn(self) -> None:
+        self._turned = _config.monotonic()
+
+    def _where(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def _start(self, make: Callable[[], Coroutine[Any, Any, T]], future: IOFuture[T]) -> None:
         assert self._group is not None
@@ -213,7 +242,7 @@ def wait_for(future: Future[T], thread: IOThread, timeout: float | None = None) 
 
     Raises:
         FutureTimeoutError: ``timeout`` seconds have passed.
-        WorkerCrashedError: The thread died.
+        WorkerCrashedError: The thread died, or something blocks it.
         PrefetchClosedError: The thread, or what the future stands for, was closed.
     """
     if thread.is_current:
@@ -226,8 +255,7 @@ def wait_for(future: Future[T], thread: IOThread, timeout: float | None = None) 
             break
         if deadline is not None and _config.monotonic() >= deadline:
             raise FutureTimeoutError
-        if not thread.alive:
-            raise WorkerCrashedError("the I/O thread died; open the dataset again")
+        thread.check()
     try:
         return future.result()
     except FutureCancelledError as exc:
@@ -236,7 +264,10 @@ def wait_for(future: Future[T], thread: IOThread, timeout: float | None = None) 
 
 def _close_at_exit() -> None:
     for callback in list(_before_exit):
-        callback()
+        try:
+            callback()
+        except Exception:
+            logger.warning("closing at exit failed", exc_info=True)
     if _current is not None:
         _current.close()
     for callback in list(_after_exit):

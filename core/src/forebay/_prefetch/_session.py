@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
@@ -68,6 +69,7 @@ class Session:
         self._line: list[ChunkRequest] = []
         self._next = 0
         self._closed = False
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._declared = {
             place: request(int(chunk), place).key
@@ -84,6 +86,7 @@ class Session:
             PrefetchClosedError: The session was closed meanwhile.
             Exception: Whatever the chunk's own fetch raised; other places go on.
         """
+        self._check_process()
         begin = _config.monotonic()
         if self._next == 0:
             # The first chunk gets the link to itself for a moment: somebody waits for it, and for nothing behind it.
@@ -117,6 +120,8 @@ class Session:
 
     def done(self, place: int) -> None:
         """Let go of a taken chunk."""
+        if self._process != os.getpid():
+            return
         with self._lock:
             entry = self._places.pop(place, None)
         if entry is not None:
@@ -124,6 +129,8 @@ class Session:
 
     def close(self) -> None:
         """Cancel what runs, wait a moment for it, and let go of every lease."""
+        if self._process != os.getpid():
+            return  # inherited through fork: leases and tasks are the parent's
         with self._lock:
             self._closed = True
             places = list(self._places.values())
@@ -137,6 +144,12 @@ class Session:
             wait([entry.future for entry in places], CLOSE_DEADLINE)
         for entry in places:
             self._abandon(entry)
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise PrefetchClosedError(
+                "this iterator was begun before fork() and belongs to the parent process; begin another one here"
+            )
 
     def _abandon(self, entry: _Place) -> None:
         """Stop the request, and give back what it holds as soon as its task has ended, which may be now."""

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from forebay._config import near
 from forebay._registry._load import Loaded, Plugin, normalized
 from forebay.exceptions import ConfigError, PluginLoadError, UnknownSchemeError
 
-__all__ = ["broken_for", "install_hint", "unknown_backend", "unknown_scheme"]
+__all__ = ["EXTRAS", "broken_for", "install_hint", "unknown_backend", "unknown_scheme"]
 
-_EXTRAS = {
-    "http": "http",
-    "https": "http",
-    "s3": "s3",
-    "gs": "gcs",
-    "gcs": "gcs",
-    "az": "azure",
-    "azure": "azure",
-    "abfs": "azure",
-    "abfss": "azure",
+#: Each extra of this distribution that brings a backend, and the schemes which that serves ("x+*": all that start so).
+#: A test compares it with pyproject.toml, so that nobody is told to install what does not exist.
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "http": ("http", "https"),
 }
 
 
 def _extra(scheme: str) -> str | None:
-    return "fsspec" if scheme.startswith("fsspec+") else _EXTRAS.get(scheme)
+    family = scheme.partition("+")[0] + "+*" if "+" in scheme else scheme
+    return next((extra for extra, schemes in EXTRAS.items() if scheme in schemes or family in schemes), None)
 
 
 def install_hint(scheme: str) -> str | None:
@@ -55,11 +50,21 @@ def _again(plugin: Plugin, error: PluginLoadError, scheme: str) -> PluginLoadErr
     return fresh
 
 
-def unknown_scheme(scheme: str, installed: Iterable[str], broken: Sequence[Plugin]) -> UnknownSchemeError:
-    """The error for a scheme that nothing serves: what there is, what is near, what to install, what is broken."""
+def unknown_scheme(
+    scheme: str, installed: Iterable[str], broken: Sequence[Plugin], *, table: str | None = None
+) -> UnknownSchemeError:
+    """The error for a scheme that nothing serves: what there is, what is near, what to install, what is broken.
+
+    ``table`` is the alias of that name in ``forebay.toml``, which does not say whose it is.
+    """
     known = sorted(set(installed))
     hint = install_hint(scheme)
-    parts = [f"no backend serves the scheme {scheme!r}{'' if hint else near(scheme, {*known, *_EXTRAS})}"]
+    famous = {name for schemes in EXTRAS.values() for name in schemes if "*" not in name}
+    parts = [f"no backend serves the scheme {scheme!r}"]
+    if table:
+        parts.append(f", and {table} names none that would: give it a line such as backend = {_example(known)!r}")
+    elif not hint:
+        parts.append(near(scheme, {*known, *famous}))
     if hint:
         parts.append(f"; install it with: {hint}")
     parts.append(f" (installed: {', '.join(known)}" + ("" if hint else "; see forebay.register_downloader") + ")")
@@ -67,6 +72,10 @@ def unknown_scheme(scheme: str, installed: Iterable[str], broken: Sequence[Plugi
         names = ", ".join(sorted({str(plugin) for plugin in broken}))
         parts.append(f"; could not be loaded, see `forebay plugins`: {names}")
     return UnknownSchemeError("".join(parts), option="scheme")
+
+
+def _example(known: Sequence[str]) -> str:
+    return "http" if "http" in known or not known else known[0]
 
 
 def unknown_backend(name: str, origin: str, installed: Iterable[str]) -> ConfigError:

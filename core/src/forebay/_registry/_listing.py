@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from forebay._config import Settings, load_settings
-from forebay._registry._load import Claim, Plugin
-from forebay._registry._resolve import choose, load_class
+from forebay._config import Alias, Settings, load_settings
+from forebay._registry._load import Claim, Loaded, Plugin
+from forebay._registry._resolve import alias_backend, choose, load_class
 from forebay._registry._state import in_process_registrations, loaded
 from forebay.downloader import Downloader, probe_class
 from forebay.exceptions import ForebayError, PluginConflictError, UnsupportedFormatError
@@ -41,13 +41,14 @@ def plugins() -> list[PluginInfo]:
     """Every scheme, sorted, then every plugin that could not be loaded. Imports the backends; makes no request."""
     state, settings, by_hand = loaded(), load_settings(), in_process_registrations()
     rows = [_in_process(scheme, cls) for scheme, cls in by_hand.items()]
+    aliases = {name: alias for name, alias in settings.aliases.items() if _is_own_row(alias, state, by_hand)}
     for claim in state.claims:
         for scheme in claim.spec.schemes:
+            if scheme in aliases:
+                continue  # the alias's row says so; two rows would leave open which one counts
             replaced = "replaced by register_downloader in this process" if scheme in by_hand else None
             rows.append(_row(scheme, claim, state.claims_of(scheme), settings, replaced))
-    for alias in settings.aliases.values():
-        if alias.backend is not None and alias.backend != alias.scheme:
-            rows.append(PluginInfo(scheme=alias.scheme, backend=alias.backend, note=f"alias in {settings.source}"))
+    rows += [_alias(alias, state, settings) for alias in aliases.values()]
     rows.sort(key=lambda row: (row.scheme or "", row.error is not None, row.distribution or ""))
     return rows + [_broken(plugin) for plugin in state.broken]
 
@@ -63,6 +64,29 @@ def _in_process(scheme: str, cls: type[Downloader]) -> PluginInfo:
         native_async=said.native_async,
         note=note,
     )
+
+
+def _is_own_row(alias: Alias, state: Loaded, by_hand: Iterable[str]) -> bool:
+    """Whether the alias decides who serves its scheme, or should: options for what is there anyway need no row."""
+    there = {claim.spec.name for claim in state.claims_of(alias.scheme)}
+    if alias.backend in (None, alias.scheme):
+        return not (there or alias.scheme in by_hand)
+    return there != {alias.backend}
+
+
+def _alias(alias: Alias, state: Loaded, settings: Settings) -> PluginInfo:
+    note = f"alias in {settings.source}"
+    if hidden := state.claims_of(alias.scheme):
+        note += f", in place of {hidden[0].plugin}"
+    row = PluginInfo(scheme=alias.scheme, backend=alias.backend or alias.scheme, note=note)
+    try:
+        spec = alias_backend(alias, settings)
+        said = probe_class(load_class(spec), {})
+    except ForebayError as failed:
+        return replace(row, error=str(failed))
+    except Exception as failed:  # noqa: BLE001 - a stranger's probe must not take the listing down; shown in its row
+        return replace(row, error=f"{type(failed).__name__}: {failed}")
+    return replace(row, distribution=spec.distribution, driver=said.driver, native_async=said.native_async)
 
 
 def _row(scheme: str, claim: Claim, claims: list[Claim], settings: Settings, error: str | None) -> PluginInfo:

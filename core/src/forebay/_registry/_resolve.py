@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from forebay._config import Alias, Settings, load_settings
-from forebay._options import Layer, merge_options
+from forebay._options import Layer, merge_options, option_types_fault
 from forebay._registry._known import broken_for, install_hint, unknown_backend, unknown_scheme
 from forebay._registry._load import Claim, Loaded, normalized
 from forebay._registry._state import in_process_registrations, loaded, registered
@@ -24,7 +24,7 @@ from forebay.exceptions import (
 )
 from forebay.types import BackendSpec
 
-__all__ = ["Resolved", "choose", "load_class", "make", "open_downloader", "resolve"]
+__all__ = ["Resolved", "alias_backend", "choose", "load_class", "make", "open_downloader", "resolve"]
 
 EXPLICIT = "options="
 
@@ -66,7 +66,7 @@ def resolve(url: str | os.PathLike[str] | URL, options: Mapping[str, object] | N
     cls = load_class(spec)
     names = {claim.spec.name for claim in loaded().claims} | set(in_process_registrations())
     merged, origins = merge_options(spec.name, cls.option_types, layers, names)
-    target = _retarget(parsed, spec, wanted)
+    target = _retarget(parsed, spec, wanted, origin)
     return Resolved(url=target, backend=spec, cls=cls, options=merged, remote=spec.remote, origins=origins)
 
 
@@ -139,8 +139,19 @@ def _backend(scheme: str, wanted: str | None, origin: str, settings: Settings) -
             raise failed
         if wanted is not None:
             raise unknown_backend(wanted, origin, (claim.spec.name for claim in plugins.claims))
-        raise unknown_scheme(scheme, _schemes(plugins, settings), plugins.broken)
+        table = f"[scheme.{scheme}] in {settings.source}" if scheme in settings.aliases else None
+        raise unknown_scheme(scheme, _schemes(plugins, settings), plugins.broken, table=table)
     return choose(name, claims, settings).spec
+
+
+def alias_backend(alias: Alias, settings: Settings) -> BackendSpec:
+    """What URLs of the alias's scheme are served by.
+
+    Raises:
+        ForebayError: Nothing, or too much: what opening such a URL raises.
+    """
+    wanted, origin = _wanted_backend(alias.scheme, {}, alias, settings)
+    return _backend(alias.scheme, wanted, origin, settings)
 
 
 def _itself(cls: type[Downloader]) -> type[Downloader]:
@@ -149,7 +160,8 @@ def _itself(cls: type[Downloader]) -> type[Downloader]:
 
 def _schemes(plugins: Loaded, settings: Settings) -> list[str]:
     served = [scheme for claim in plugins.claims for scheme in claim.spec.schemes]
-    return [*served, *settings.aliases, *in_process_registrations()]
+    aliases = [alias.scheme for alias in settings.aliases.values() if alias.backend not in (None, alias.scheme)]
+    return [*served, *aliases, *in_process_registrations()]
 
 
 def choose(name: str, claims: list[Claim], settings: Settings) -> Claim:
@@ -206,10 +218,12 @@ def load_class(spec: BackendSpec) -> type[Downloader]:
             f"{who} could not be loaded: load() returned {cls!r}, not a Downloader class",
             distribution=spec.distribution,
         )
+    if fault := option_types_fault(cls.option_types):
+        raise PluginLoadError(f"{who} could not be loaded: {fault}", distribution=spec.distribution)
     return cls
 
 
-def _retarget(url: URL, spec: BackendSpec, wanted: str | None) -> URL:
+def _retarget(url: URL, spec: BackendSpec, wanted: str | None, origin: str) -> URL:
     """The URL as the backend knows it: its own scheme for an alias. An https URL stays one, whoever reads it."""
     served = url.scheme in spec.schemes or any(
         scheme.endswith("*") and url.scheme.startswith(scheme[:-1]) for scheme in spec.schemes
@@ -217,5 +231,7 @@ def _retarget(url: URL, spec: BackendSpec, wanted: str | None) -> URL:
     if wanted is None or served or url.scheme in ("http", "https"):
         return url
     if url.bare:
-        raise InvalidURLError(f"{url.redacted} is a local path, which backend {spec.name!r} cannot serve; write a URL")
+        raise InvalidURLError(
+            f"{url.redacted} is a local path, which backend {spec.name!r} (from {origin}) cannot serve; write a URL"
+        )
     return parse_url(f"{wanted if wanted in spec.schemes else spec.schemes[0]}://{url.rest}")

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from forebay._options import option_types_fault
 from forebay._registry._load import Loaded, load_plugins
 from forebay._url import is_scheme
 from forebay.downloader import Downloader
@@ -105,7 +106,7 @@ def register_downloader(scheme: str, cls: type[Downloader], *, overwrite: bool =
         overwrite: Take the scheme from the plugin or class that serves it now, instead of an error.
 
     Raises:
-        ConfigError: ``scheme`` is no URL scheme.
+        ConfigError: ``scheme`` is no URL scheme, or the class's ``option_types`` cannot be used.
         PluginConflictError: Something serves the scheme already.
         TypeError: ``cls`` is no concrete `Downloader` subclass.
     """
@@ -119,6 +120,8 @@ def register_downloader(scheme: str, cls: type[Downloader], *, overwrite: bool =
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise TypeError(f"{cls.__name__} cannot serve {scheme}:// yet: it does not implement {missing}")
+    if fault := option_types_fault(cls.option_types):
+        raise ConfigError(f"{cls.__name__} cannot serve {scheme}://: {fault}", option="option_types")
     name = scheme.lower()
     claims = [] if overwrite else loaded().claims_of(name)
     with _locked():

@@ -18,6 +18,8 @@ def explain(error: Exception, source: Source) -> None:
         return
     # A worker's error is rebuilt from its class and text alone, so the text has to hold it all.
     text = redact(error.message)
+    if not source.key:
+        text = text.replace("key '' at ", "")  # a driver names the key it was given; the URL alone is the whole place
     if source.key not in text or source.backend not in text or source.url not in text:
         text = f"{text}: {source.where}" if text else source.where
     error.args = (text,)

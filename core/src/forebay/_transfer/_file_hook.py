@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from pathlib import Path
 
 from forebay._retry import RETRYABLE
@@ -13,6 +14,7 @@ from forebay._transfer._guard import single_error, stall_guard
 from forebay._transfer._intake import NeedRoomError
 from forebay._transfer._sink import FileTarget
 from forebay.downloader import overrides
+from forebay.exceptions import StorageError
 
 __all__ = ["FileHook", "takes_file_hook"]
 
@@ -51,13 +53,13 @@ class FileHook:
                 await self._attempt()
                 break
             except NeedRoomError as exc:
-                await context.pool.work(self._empty)
+                await context.pool.work(self._remove)
                 await context.reserve(exc.total + STEP)
             except RETRYABLE as exc:
                 if exc is context.room_error:
                     raise
                 await context.pause(trials, exc)
-                await context.pool.work(self._empty)
+                await context.pool.work(self._remove)
             except Exception as exc:
                 trials.conclude(exc)
                 raise
@@ -109,12 +111,21 @@ class FileHook:
 
     def _stat(self) -> int | None:
         try:
-            return os.stat(self._path).st_size
+            found = os.lstat(self._path)
         except FileNotFoundError:
             return None
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            # What is published is the cache's to evict, and what failed is removed: somebody's original is neither.
+            source = self._context.source
+            raise StorageError(
+                f"adownload_file of {source.where} left a link or a folder in place of a file of its own;"
+                " it has to copy the bytes",
+                url=source.url,
+                key=source.key,
+                backend=source.backend,
+            )
+        return found.st_size
 
-    def _empty(self) -> None:
-        try:
-            os.truncate(self._path, 0)
-        except FileNotFoundError:
-            return
+    def _remove(self) -> None:
+        # Never truncated: the path may have become a link to a file that is not ours.
+        self._path.unlink(missing_ok=True)

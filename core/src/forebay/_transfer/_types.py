@@ -52,7 +52,10 @@ class Source:
     @property
     def where(self) -> str:
         """The object in words."""
-        return f"{self.key!r} ({self.url}, backend {self.backend})"
+        # For http the URL of one object is its root, and the key is empty: a '' in a message helps nobody.
+        return (
+            f"{self.key!r} ({self.url}, backend {self.backend})" if self.key else f"{self.url} (backend {self.backend})"
+        )
 
     @property
     def expected_stored(self) -> int | None:
@@ -100,7 +103,7 @@ class TransferPolicy:
     Args:
         part_size: Bytes of one ranged request.
         parallel_parts: Parts of one object that are in flight or wait for their turn to be written.
-        max_attempts: Tries of one request without progress.
+        max_attempts: Tries of one request, the first included.
         timeout: Seconds without a byte after which a try is given up.
         backoff: The waits between tries.
     """

@@ -14,9 +14,6 @@ from forebay.downloader import overrides
 
 __all__ = ["WholeBody"]
 
-#: Bytes after which a try that broke counts as progress, where the next one goes on from there.
-_PROGRESS = 1 << 20
-
 
 class WholeBody:
     """Fetches the object on one connection; a body that breaks is resumed where its version is certain.

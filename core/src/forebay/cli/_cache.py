@@ -20,8 +20,10 @@ __all__ = ["cache"]
 
 
 @click.group(epilog=example("forebay cache info --cache-dir ./cache"))
-def cache() -> None:
+@click.pass_context
+def cache(ctx: click.Context) -> None:
     """Look at a cache directory, check it, make room in it."""
+    ctx.ensure_object(State).command = f"cache {ctx.invoked_subcommand}"
 
 
 @cache.command(epilog=example("forebay cache info --cache-dir ./cache"))

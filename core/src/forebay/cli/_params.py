@@ -48,6 +48,22 @@ class _Size(_IntParam):
             self.fail(str(exc), param, ctx)
 
 
+class _Directory(click.Path):
+    """A directory; ``~`` is expanded, which a shell does not do in ``--cache-dir=~/x``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from forebay._config import expand_user
+        from forebay.exceptions import ConfigError
+
+        if not value:
+            self.fail("the name of the directory is empty", param, ctx)
+        try:
+            expanded = expand_user(value, "--cache-dir", "the command line")
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
+        return super().convert(str(expanded), param, ctx)
+
+
 #: A number of bytes, plain or as in "200GiB".
 SIZE = _Size()
 
@@ -91,8 +107,12 @@ def typed_options(url: str, texts: Mapping[str, str]) -> Mapping[str, object] | 
     from forebay._options import option_from_text
     from forebay._registry import resolve
 
-    types = resolve(url, {name: text for name, text in texts.items() if name == "backend"}).cls.option_types
-    return {name: option_from_text(types, name, text, "-O") for name, text in texts.items()}
+    found = resolve(url, {name: text for name, text in texts.items() if name == "backend"})
+    backend, types = found.backend.name, found.cls.option_types
+    return {
+        name: text if name == "backend" else option_from_text(backend, types, name, text, "-O")
+        for name, text in texts.items()
+    }
 
 
 options_option = click.option(
@@ -107,7 +127,7 @@ options_option = click.option(
 cache_dir_option = click.option(
     "--cache-dir",
     metavar="DIR",
-    type=click.Path(file_okay=False),
+    type=_Directory(file_okay=False),
     help="The cache directory  [default: FOREBAY_CACHE_DIR, forebay.toml, the user's cache directory]",
 )
 max_cache_bytes_option = click.option(

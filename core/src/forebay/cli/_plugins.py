@@ -33,7 +33,7 @@ def plugins(state: State) -> None:
     print_table([_row(plugin) for plugin in known if not plugin.error], header=header)
     for plugin in known:
         if plugin.error:
-            say(f"error: {plugin.distribution or plugin.backend or plugin.scheme}: {' '.join(plugin.error.split())}")
+            say(f"error: {plugin.distribution or plugin.scheme or plugin.backend}: {' '.join(plugin.error.split())}")
 
 
 def _row(plugin: PluginInfo) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
+from forebay.cli._early import quit_early
 from forebay.cli._output import State, emit, output_closed, say, silence_stdout
 from forebay.cli._params import log_everything
 
@@ -146,8 +147,9 @@ def _ending_on_signals(ending: _Ending) -> Iterator[None]:
     try:
         for signum in (getattr(signal, name) for name in names if hasattr(signal, name)):
             # nohup ignores SIGHUP on purpose, and a shell SIGINT for what runs in its background.
-            if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
-                previous[signum] = signal.signal(signum, stop)
+            if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler, quit_early):
+                before = signal.signal(signum, stop)
+                previous[signum] = signal.default_int_handler if before is quit_early else before
         yield
     finally:
         for signum, handler in previous.items():

@@ -11,7 +11,7 @@ __all__ = ["run_async"]
 T = TypeVar("T")
 
 
-def run_async(coro: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:
+def run_async(coro: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
     """Run ``coro`` on a fresh event loop in debug mode and return its result.
 
     Raises:

@@ -14,8 +14,6 @@ from forebay.testing._faults import Fault, ServedRequest
 
 __all__ = ["MalformedRequestError", "Response", "Served", "find_response", "plain", "read_request"]
 
-_MAX_LINE = 64 * 1024
-
 
 class MalformedRequestError(Exception):
     """Bytes that are no HTTP/1.1 request."""

@@ -142,7 +142,7 @@ class FaultServer:
             self._requests.clear()
             self.peak = self._active
 
-    def wait_for_requests(self, count: int, *, key: str | None = None, timeout: float = 10.0) -> None:
+    def wait_for_requests(self, count: int, *, key: str | None = None, timeout: float = 30.0) -> None:
         """Return once ``count`` requests (for ``key``) have arrived; TimeoutError past the deadline."""
 
         def arrived() -> int:

@@ -25,10 +25,12 @@ class LakeDownloader(Downloader):
     option_types = {"token": str}  # noqa: RUF012 - a constant
 
     def download_fileobj(self, key: str, fileobj: SupportsWrite) -> None:
-        host, _, lake = self.root.removeprefix("lake://").partition("/")
+        # A root may end after the host (`forebay.fetch` asks so): only root and key together say which lake it is.
+        host, _, rest = f"{self.root}/{key}".removeprefix("lake://").partition("/")
+        lake, _, name = rest.partition("/")
         connection = HTTPConnection(host, timeout=30)
         try:
-            path = f"/v1/{quote(lake, safe='')}/{quote(key, safe='')}"
+            path = f"/v1/{quote(lake, safe='')}/{quote(name, safe='')}"
             connection.request("GET", path, headers={"X-Lake-Token": str(self.options.get("token", ""))})
             response = connection.getresponse()
             if response.status != 200:

@@ -8,9 +8,11 @@ from urllib.parse import quote, unquote
 
 import pytest
 
+from forebay._registry import make, resolve
+from forebay._url import split_object
 from forebay.downloader import Downloader
 from forebay.exceptions import ForebayError, TransientError, UnsupportedOperationError
-from forebay.testing._conformance._store import Store, SuiteBase, sync_ways
+from forebay.testing._conformance._store import Remote, Store, SuiteBase, sync_ways
 
 __all__ = ["LITERAL_NAMES", "KeyTests"]
 
@@ -55,6 +57,20 @@ class KeyTests(SuiteBase):
                 assert isinstance(outcome, ForebayError), f"{way}: not a clear refusal: {outcome!r}"
             else:
                 assert outcome == b"the right bytes", f"{way} gave another object for {name!r}"
+
+    def test_object_is_found_by_its_own_url(self, remote: Remote, store: Store, tmp_path: Path) -> None:
+        """`forebay.fetch` gets one URL and cuts it after the authority: the same object under a shorter root."""
+        object_url = getattr(remote, "object_url", None)
+        if object_url is None:
+            pytest.skip("the remote has no object_url(key)")
+        resolved = resolve(object_url(store.put("deep/one.bin", b"0123456789")), remote.options)
+        root, key = split_object(resolved.url)
+        downloader = make(resolved, root)
+        try:
+            for name, read in sync_ways(downloader, tmp_path).items():
+                assert read(key) == b"0123456789", f"{name} of {key!r} under another root"
+        finally:
+            downloader.close()
 
     def test_key_cannot_leave_the_root(self, store: Store, downloader: Downloader) -> None:
         store.put("inside.bin", b"data")

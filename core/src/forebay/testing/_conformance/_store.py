@@ -36,7 +36,8 @@ class Remote(Protocol):
     """A place in the store under test. ``put`` and ``delete`` go through a client that is not the downloader.
 
     A key is relative to ``url``. ``put`` may raise where the store cannot hold such a key. An optional attribute
-    ``secrets`` lists texts that no error and no repr may show.
+    ``secrets`` lists texts that no error and no repr may show. An optional method ``object_url(key)`` returns the URL
+    by which `forebay.fetch` would be asked for the object; without it the one test that needs it is skipped.
     """
 
     @property
