@@ -80,7 +80,8 @@ def test_a_reader_leases_what_it_shares_before_it_reads(server: FaultServer, tmp
                 assert cache.refcount(chunk_url(server, place)) == 1
                 mine.done(place)
                 assert cache.refcount(chunk_url(server, place)) == 0
-                assert cache.refcount(chunk_url(server, 9)) == int(place < 9)
+                # Two for a moment while the look-ahead trades the lease; never none.
+                assert bool(cache.refcount(chunk_url(server, 9))) == (place < 9)
         finally:
             mine.close()
         left = ds._source.session([1, 2], ahead=0, shared={1, 2})
