@@ -42,9 +42,9 @@ class ChunkRequest:
     ``hard`` may be switched on later, when a reader comes to wait for what was prefetched. ``lease`` is None,
     ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch. ``eager``: the
     reader declared the chunk before it read any, so a soft lease is there also while this request holds nothing, which
-    is when ``declared`` is set. ``lock`` guards them and ``abandoned``: the I/O thread, a reader and whoever closes meet
-    here, and what stands here must be what the ledger was told. Requests that share a ``line`` take room in the order of
-    their ``priority``: a later chunk must not fill the room of an earlier one, only to be evicted for it.
+    is when ``declared`` is set. ``lock`` guards them and ``abandoned``: the I/O thread, a reader and whoever closes
+    meet here, and what stands here must be what the ledger was told. Requests that share a ``line`` take room in the
+    order of their ``priority``: a later chunk must not fill the room of an earlier one, only to be evicted for it.
     """
 
     key: ChunkKey
@@ -220,7 +220,7 @@ class Engine:
             self._give_back_locked(request)
 
     def abandon(self, request: ChunkRequest) -> None:
-        """Let go of everything, for good: whoever still works on the request gets `PrefetchClosedError`, and no lease."""
+        """Let go of everything, for good: whoever still works on it gets `PrefetchClosedError`, and no lease."""
         with request.lock:
             request.abandoned = True
             request.eager = False
