@@ -387,5 +387,6 @@ def test_slow_part_gets_more_time_with_each_try_n3(server: FaultServer, tmp_path
     policy = quick_policy(timeout=0.4)
     slow = run_async(fetch(make_source(Slow(server.url()), "a", stored=100), tmp_path / "f", policy=policy))
     assert slow.retries >= 2
+    policy = quick_policy(timeout=1.2)  # shorter than the answer takes, and four times that is far longer
     sure = run_async(fetch(make_source(SlowAndSure(server.url()), "a", stored=100), tmp_path / "g", policy=policy))
     assert sure.retries == 0
