@@ -1,4 +1,4 @@
-"""FAULTS E7, E8, B8, B16, C1, D1, K1: readers killed at random moments, and everything that must hold after each round.
+"""Risk E7, E8, B8, B16, C1, D1, K1: readers killed at random moments, and everything that must hold after each round.
 
 The default run kills a few. The long campaign: ``python -m pytest -m campaign --kills 300 -rP``, which prints
 what each dozen of kills saw; ``--seed`` begins with another one.

@@ -37,7 +37,7 @@ def told(directory: Path, command: str) -> dict[str, Any]:
 
 
 def test_info_tells_datasets_and_what_each_living_process_holds(directory: Path) -> None:
-    """FAULTS C11, D8: what a cache does can be seen from outside, as text and as JSON."""
+    """Risk C11, D8: what a cache does can be seen from outside, as text and as JSON."""
     with Actor(directory, max_bytes=1000) as one, Actor(directory) as two, Actor(directory) as dead:
         one.call("put", chunk=1, size=100)
         one.call("put", chunk=2, size=200, hard=False)
@@ -70,7 +70,7 @@ def test_info_tells_datasets_and_what_each_living_process_holds(directory: Path)
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "missing", "planted"])
 def test_verify_finds_planted_corruption_and_exits_with_1(directory: Path, harm: str) -> None:
-    """FAULTS B9, B19: whatever is not what was published is named, and left as it is."""
+    """Risk B9, B19: whatever is not what was published is named, and left as it is."""
     cache = open_cache(directory, max_bytes=1000)
     path, other = put(cache, 1, 200, lease=False).path, put(cache, 2, 200, lease=False).path
     cache.close()
@@ -93,7 +93,7 @@ def test_verify_finds_planted_corruption_and_exits_with_1(directory: Path, harm:
 
 
 def test_clear_keeps_what_is_in_use_and_says_by_whom(directory: Path) -> None:
-    """FAULTS C6, C9: the chunk under a living reader stays, all else goes; then nothing is left."""
+    """Risk C6, C9: the chunk under a living reader stays, all else goes; then nothing is left."""
     with Actor(directory, max_bytes=1000) as reader:
         reader.call("put", chunk=1)
         reader.call("put", chunk=2, lease=False)
@@ -107,7 +107,7 @@ def test_clear_keeps_what_is_in_use_and_says_by_whom(directory: Path) -> None:
 
 
 def test_gc_removes_what_a_killed_process_left(directory: Path) -> None:
-    """FAULTS B16, E8: the temporary, the reservation and the lease."""
+    """Risk B16, E8: the temporary, the reservation and the lease."""
     with Actor(directory, max_bytes=1000) as victim:
         victim.call("acquire", chunk=1)
         victim.call("reserve", chunk=1, total=400)

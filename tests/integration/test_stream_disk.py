@@ -69,7 +69,7 @@ def fill(ballast: Path, left: int) -> None:
 def test_a_full_disk_takes_back_what_nobody_reads_and_reading_goes_on(
     server: FaultServer, disk: Path, monkeypatch: pytest.MonkeyPatch, name: str, prefetch: int
 ) -> None:
-    """FAULTS D6, B16: the budget has room, the disk has not; chunks that were read make it."""
+    """Risk D6, B16: the budget has room, the disk has not; chunks that were read make it."""
     monkeypatch.setenv("FOREBAY_PREFETCH_MIN", "0")
     with forebay.open_dataset(
         server.url(name), cache_dir=disk / "cache", max_cache_bytes="1GiB", prefetch=prefetch
@@ -90,7 +90,7 @@ def test_a_full_disk_takes_back_what_nobody_reads_and_reading_goes_on(
 def test_a_disk_without_any_room_is_a_clear_error_and_no_end(
     server: FaultServer, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FAULTS D6, B16: nothing can be given back; the reader is told at once, and goes on when there is room again."""
+    """Risk D6, B16: nothing can be given back; the reader is told at once, and goes on when there is room again."""
     monkeypatch.setenv("FOREBAY_PREFETCH_MIN", "0")
     with forebay.open_dataset(server.url("plain"), cache_dir=disk / "cache", max_cache_bytes="1GiB", prefetch=2) as ds:
         fill(disk / "ballast", CHUNK_BYTES // 2)
@@ -136,7 +136,7 @@ def test_a_cache_cannot_be_made_on_a_full_disk_and_says_so(server: FaultServer, 
 def test_a_full_cache_on_a_disk_mounted_read_only_is_read(
     server: FaultServer, disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """FAULTS F1, F2: EROFS is no PermissionError, and root is stopped by it too."""
+    """Risk F1, F2: EROFS is no PermissionError, and root is stopped by it too."""
     with forebay.open_dataset(server.url("plain"), cache_dir=disk / "cache", max_cache_bytes="1GiB") as ds:
         assert list(ds) == items("plain")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)

@@ -80,7 +80,7 @@ def without_stored_sizes(server: FaultServer) -> None:
 
 @pytest.mark.parametrize("form", SOUND)
 def test_frames_of_every_form_are_read(server: FaultServer, tmp_path: Path, form: str) -> None:
-    """FAULTS G5, G6: frames with and without a size, several of them, and some that hold nothing."""
+    """Risk G5, G6: frames with and without a size, several of them, and some that hold nothing."""
     names = put_dataset(server, tmp_path, compression="zstd")
     without_stored_sizes(server)
     for name in names:
@@ -95,7 +95,7 @@ def test_frames_of_every_form_are_read(server: FaultServer, tmp_path: Path, form
 def test_a_broken_chunk_or_a_bomb_is_refused_early_and_its_neighbours_are_read(
     server: FaultServer, tmp_path: Path, form: str
 ) -> None:
-    """FAULTS G3, G6, B12: the cap comes from the index; nothing is published, and the budget holds all the while."""
+    """Risk G3, G6, B12: the cap comes from the index; nothing is published, and the budget holds all the while."""
     names = put_dataset(server, tmp_path, compression="zstd")
     without_stored_sizes(server)
     bend(server, names[3], BROKEN[form])

@@ -37,7 +37,7 @@ def no_floor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_smaller_of_two_budgets_rules_both_runs_and_says_so(
     server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """FAULTS D8, F5: while the small run lives, the large one stays below its budget too."""
+    """Risk D8, F5: while the small run lives, the large one stays below its budget too."""
     small, large = 2 * CHUNK_BYTES, 8 * CHUNK_BYTES
     directory = tmp_path / "cache"
     server.script(None, Fault(drip=(4000, 0.002)), times=None)
@@ -66,7 +66,7 @@ def chunk_url(server: FaultServer, number: int) -> str:
 
 
 def test_a_reader_leases_what_it_shares_before_it_reads(server: FaultServer, tmp_path: Path) -> None:
-    """SEED rows 10 and 11, FAULTS C1: counted before anyone reads, once, and not beyond its reading."""
+    """SEED rows 10 and 11, Risk C1: counted before anyone reads, once, and not beyond its reading."""
     directory, chunks = tmp_path / "cache", ITEMS // PER_CHUNK
     with (
         forebay.open_dataset(server.url("plain"), cache_dir=directory, max_cache_bytes=5 * CHUNK_BYTES) as ds,
@@ -91,7 +91,7 @@ def test_a_reader_leases_what_it_shares_before_it_reads(server: FaultServer, tmp
 
 
 def test_a_fast_reader_leaves_what_a_slow_one_declared(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS C1, C2: the slow one finds the shared chunk there, though others were evicted for want of room."""
+    """Risk C1, C2: the slow one finds the shared chunk there, though others were evicted for want of room."""
     directory = tmp_path / "cache"
     with forebay.open_dataset(server.url("plain"), cache_dir=directory, max_cache_bytes=3 * CHUNK_BYTES) as ds:
         slow = ds._source.session([0], ahead=0, shared={0})
@@ -138,7 +138,7 @@ def test_readers_that_declare_everything_still_share_little_room(
 def test_a_ledger_harmed_while_readers_live_is_rebuilt_and_no_reader_notices(
     server: FaultServer, tmp_path: Path, harm: str
 ) -> None:
-    """FAULTS E7, B9: two processes and this one are among their items when the ledger goes."""
+    """Risk E7, B9: two processes and this one are among their items when the ledger goes."""
     directory = tmp_path / "cache"
     job = Job(
         url=server.url("zstd"), cache_dir=str(directory), budget=4 * CHUNK_BYTES, expected="zstd", epochs=6, pace=0.001
@@ -174,7 +174,7 @@ def test_a_ledger_harmed_while_readers_live_is_rebuilt_and_no_reader_notices(
 
 
 def test_a_dataset_rewritten_under_its_reader_is_never_a_mixture(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS R1: equal names and sizes, other bytes; the old reader fails rather than mix, the next one reads anew."""
+    """Risk R1: equal names and sizes, other bytes; the old reader fails rather than mix, the next one reads anew."""
     put_dataset(server, tmp_path / "one", prefix="d/")
     with forebay.open_dataset(server.url("d"), cache_dir=tmp_path / "cache", prefetch=0) as ds:
         items = iter(ds)
@@ -191,7 +191,7 @@ def test_a_dataset_rewritten_under_its_reader_is_never_a_mixture(server: FaultSe
 
 
 def test_bodies_of_unknown_size_never_pass_the_budget(server: FaultServer, tmp_path: Path) -> None:
-    """FAULTS D1: no length anywhere, four at once, room for two; each grows by what it was granted."""
+    """Risk D1: no length anywhere, four at once, room for two; each grows by what it was granted."""
     directory, size, budget = tmp_path / "cache", 300_000, 700_000
     bodies = {f"free/{number}.bin": random.Random(number).randbytes(size) for number in range(4)}
     for name, body in bodies.items():

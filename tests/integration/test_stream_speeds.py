@@ -42,7 +42,7 @@ def cleanly_closed(directory: Path) -> None:
 def test_processes_of_different_speed_all_read_everything_in_order(
     server: FaultServer, tmp_path: Path, name: str, readers: int
 ) -> None:
-    """FAULTS C1, C2, A4, A7, A8: the fast one never takes what the slow one needs, and nobody waits for ever."""
+    """Risk C1, C2, A4, A7, A8: the fast one never takes what the slow one needs, and nobody waits for ever."""
     directory = tmp_path / "cache"
     with Watcher(directory) as watcher:
         for prefetch in range(5) if readers == 3 else (0, 1, 4):
@@ -72,7 +72,7 @@ def test_processes_of_different_speed_all_read_everything_in_order(
 def test_threads_of_different_speed_all_read_everything_in_order(
     server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, readers: int
 ) -> None:
-    """FAULTS C1, A7, A8: each thread has a dataset of its own, on one engine."""
+    """Risk C1, A7, A8: each thread has a dataset of its own, on one engine."""
     monkeypatch.setenv("FOREBAY_PREFETCH_MIN", "0")
     monkeypatch.setenv("FOREBAY_WAIT_TIMEOUT", "30")
     directory, expected = tmp_path / "cache", items_of(name)

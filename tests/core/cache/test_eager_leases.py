@@ -1,4 +1,4 @@
-"""Leases declared before anybody reads: SEED rows 10 and 11, FAULTS C1 and C2."""
+"""Leases declared before anybody reads: SEED rows 10 and 11, Risk C1 and C2."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_the_nearest_use_over_all_processes_counts(directory: Path, cache: Cache
 
 
 def test_the_plan_of_a_dead_reader_counts_no_more(directory: Path, cache: Cache) -> None:
-    """FAULTS C3: what a killed process said it would read must not keep chunks from the living."""
+    """Risk C3: what a killed process said it would read must not keep chunks from the living."""
     fill(cache, range(ROOM))
     with Actor(directory) as other:
         other.call("declare", now=[0, 1, 2], then=[0, 1, 2])
