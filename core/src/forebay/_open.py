@@ -133,11 +133,11 @@ def _open(spec: DatasetSpec, resolved: _registry.Resolved) -> ChunkedDataset:
             return ChunkedDataset(spec, layout, LocalSource(root, layout.index), counters)
     engine = open_engine(spec.cache_dir, max_bytes=spec.max_cache_bytes)
     downloader: Downloader | None = None
+    source: ChunkSource | None = None
     try:
         downloader = _registry.make(resolved, str(resolved.url))
         with counters.timed("index"):
             found, data = spec.index or _fetch_index(spec, resolved, engine, downloader, counters)
-        source: ChunkSource
         layout = _make_layout(spec, _registry.format_by_name(found), data)
         codec = None if layout.index.codec is None else _registry.codec_by_name(layout.index.codec)
         source = CachedSource(
@@ -152,9 +152,12 @@ def _open(spec: DatasetSpec, resolved: _registry.Resolved) -> ChunkedDataset:
         )
         return ChunkedDataset(_with_index(spec, found, data), layout, source, counters)
     except BaseException:
-        if downloader is not None:
-            close_downloader(downloader)
-        engine.close()
+        if source is not None:
+            source.close()
+        else:
+            if downloader is not None:
+                close_downloader(downloader)
+            engine.close()
         raise
 
 
