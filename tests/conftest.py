@@ -16,6 +16,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from servers.azurite import Azurite
+from servers.fakegcs import FakeGcs
+from servers.moto import Moto
+from servers.process import LASTING
+from servers.store import lasting
+from servers.weed import Weed
+
 #: The engine's one thread a process lives until the interpreter ends; `forebay._prefetch` has tests for that end.
 LASTING_THREADS = frozenset({"forebay-io"})
 #: Helpers of multiprocessing that live as long as the process that started them.
@@ -24,7 +31,44 @@ LASTING_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkse
 LASTING_TEMPORARIES = ("pymp-", "torch_")
 #: Seconds that threads and processes have to end by themselves after a test.
 GRACE = 5.0
+#: Settings of ours and of the clouds' SDKs: a test sees none that it did not make.
+FOREIGN = ("FOREBAY_", "AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "GCSFS_")
+#: No SDK asks a cloud's metadata address, nor dials an emulator's port with gRPC (gcsfs waits 40 s for that).
+NO_METADATA = {
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "NO_GCE_CHECK": "true",
+    "GCE_METADATA_HOST": "127.0.0.1:9",
+    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+}
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture(scope="session")
+def weed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Weed]:
+    """SeaweedFS's S3, one for all tests of this process."""
+    with lasting(Weed(tmp_path_factory.mktemp("weed"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
+    """moto's S3, one for all tests of this process."""
+    with lasting(Moto(tmp_path_factory.mktemp("moto"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fakegcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcs]:
+    """fake-gcs-server, one for all tests of this process."""
+    with lasting(FakeGcs(tmp_path_factory.mktemp("fakegcs"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    """Azurite, one for all tests of this process."""
+    with lasting(Azurite(tmp_path_factory.mktemp("azurite"))) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +76,10 @@ def isolated_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     """No test sees, or writes, the user's settings, cache, proxies or home. Returns the home that it sees."""
     home = tmp_path_factory.mktemp("home")
     for name in os.environ:
-        if (name.startswith("FOREBAY_") and name != "FOREBAY_REQUIRE") or name.lower() in PROXIES:
+        if (name.startswith(FOREIGN) and name != "FOREBAY_REQUIRE") or name.lower() in PROXIES:
             monkeypatch.delenv(name)
+    for name, value in NO_METADATA.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(home))
     for name, folder in (("CONFIG", ".config"), ("CACHE", ".cache"), ("DATA", ".local/share"), ("STATE", ".state")):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / folder))
@@ -89,7 +135,7 @@ def _children() -> set[int]:
 
 
 def _processes_left(before: set[int]) -> list[str]:
-    new = [psutil.Process(pid) for pid in _children() - before if psutil.pid_exists(pid)]
+    new = [psutil.Process(pid) for pid in _children() - before - LASTING if psutil.pid_exists(pid)]
     left: list[str] = []
     suspects = [process for process in new if not any(name in _command(process) for name in LASTING_PROCESSES)]
     for process in psutil.wait_procs(suspects, timeout=GRACE)[1]:
