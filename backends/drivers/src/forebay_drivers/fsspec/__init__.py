@@ -1,0 +1,11 @@
+"""The driver over any fsspec file system: natively async where the file system is, else for use in threads."""
+
+from __future__ import annotations
+
+from forebay_drivers.fsspec._blocking import BlockingDriver
+from forebay_drivers.fsspec._dialect import Dialect, HttpDialect
+from forebay_drivers.fsspec._errors import translate
+from forebay_drivers.fsspec._native import NativeDriver
+from forebay_drivers.fsspec._packages import filesystem_class
+
+__all__ = ["BlockingDriver", "Dialect", "HttpDialect", "NativeDriver", "filesystem_class", "translate"]
