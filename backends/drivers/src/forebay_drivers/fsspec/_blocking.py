@@ -1,4 +1,4 @@
-"""The driver over a file system that only blocks: for the engine's threads, with an instance for each call at a time."""
+"""The driver over a file system that only blocks: for use in threads, with an instance for each call at a time."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ class BlockingDriver:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object whose key starts with ``prefix``, recursively; a folder that is not there holds none."""
-        subject, folder = self._subject(prefix), self._paths.folder(prefix)
+        subject, start = self._subject(prefix), self._paths.start(prefix)
         if not self._dialect.lists:
             refuse_listing(subject)
         with self._borrowed(subject) as fs:
             try:
-                found = call(subject, lambda: find(fs, folder))
+                found = call(subject, lambda: find(fs, start))
             except ObjectNotFoundError:
                 if "/" not in prefix:  # the root itself
                     raise

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
     from fsspec.asyn import AsyncFileSystem
 
-__all__ = ["Dialect", "HttpDialect", "connections", "find", "stat"]
+__all__ = ["Dialect", "HttpDialect", "connections", "find", "folder_of", "stat"]
 
 #: Where file systems keep what holds connections.
 _CONNECTIONS = ("_session", "_s3", "service_client", "client", "ftp")
@@ -84,10 +84,10 @@ class Dialect:
         fs.invalidate_cache()
         return _checked(key, await fs._info(path))
 
-    async def afind(self, fs: AsyncFileSystem, folder: str) -> Mapping[str, Mapping[str, Any]]:
-        """Every object below ``folder``, by path."""
+    async def afind(self, fs: AsyncFileSystem, start: str) -> Mapping[str, Mapping[str, Any]]:
+        """Every object whose path starts with ``start``, by path; others may be among them."""
         fs.invalidate_cache()
-        return dict(await fs._find(folder, detail=True, **_strict(fs, "_find", "_walk")))
+        return dict(await fs._find(folder_of(start), detail=True, **_strict(fs, "_find", "_walk")))
 
     async def aput(self, fs: AsyncFileSystem, local: Path, path: str) -> None:
         """Store a file."""
@@ -150,10 +150,16 @@ def stat(fs: AbstractFileSystem, path: str, key: str) -> ObjectInfo:
     return _checked(key, fs.info(path))
 
 
-def find(fs: AbstractFileSystem, folder: str) -> Mapping[str, Mapping[str, Any]]:
-    """Every object below ``folder`` in a blocking file system, by path."""
+def folder_of(start: str) -> str:
+    """The folder that holds every path which starts with ``start``."""
+    folder = start.rpartition("/")[0]
+    return "/" if not folder and start.startswith("/") else folder  # "" would be the working directory
+
+
+def find(fs: AbstractFileSystem, start: str) -> Mapping[str, Mapping[str, Any]]:
+    """Every object of a blocking file system whose path starts with ``start``; others may be among them."""
     fs.invalidate_cache()
-    return dict(fs.find(folder, detail=True, **_strict(fs, "find", "walk")))
+    return dict(fs.find(folder_of(start), detail=True, **_strict(fs, "find", "walk")))
 
 
 def _strict(fs: AbstractFileSystem, find: str, walk: str) -> dict[str, str]:

@@ -153,6 +153,8 @@ def _row(exc: BaseException) -> _Row | None:
         return ConnectionFailedError, _BROKE
     if type(exc) is OSError and exc.errno is None and str(exc).startswith("Forbidden"):
         return AccessDeniedError, "access was denied"  # gcsfs: its word for a 403
+    if type(exc) is ValueError and str(exc).startswith("Bad Request"):
+        return StorageError, "the server calls the request a bad one"  # gcsfs: its word for a 400
     if type(exc) is FileExistsError and not exc.errno:
         return ObjectChangedError, "the object changed"  # gcsfs: its word for a 412
     return None

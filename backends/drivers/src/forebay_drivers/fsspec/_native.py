@@ -105,7 +105,7 @@ class NativeDriver:
             if offset or now.size:
                 raise
             return RangeRead(data=b"", info=now)
-        info = told or await acall(subject, lambda: self._dialect.astat(fs, path, key))
+        info = told if told is not None else await acall(subject, lambda: self._dialect.astat(fs, path, key))
         if before is not None:
             compare(before, info, subject)
         check_unchanged(info.etag, if_match, subject)
@@ -177,9 +177,9 @@ class NativeDriver:
         subject = self._subject(prefix)
         if not self._dialect.lists:
             refuse_listing(subject)
-        fs, folder = await self._fs(prefix), self._paths.folder(prefix)
+        fs, start = await self._fs(prefix), self._paths.start(prefix)
         try:
-            found = await acall(subject, lambda: self._dialect.afind(fs, folder))
+            found = await acall(subject, lambda: self._dialect.afind(fs, start))
         except ObjectNotFoundError:
             if "/" not in prefix:  # the root itself
                 raise

@@ -18,8 +18,8 @@ __all__ = ["filesystem_class"]
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
     "sftp": "paramiko", "ssh": "paramiko", "smb": "smbprotocol", "hf": "huggingface_hub", "webdav": "webdav4[fsspec]",
-    "http": "aiohttp", "https": "aiohttp", "git": "pygit2", "github": "requests", "hdfs": "pyarrow", "arrow_hdfs": "pyarrow",
-    "webhdfs": "requests", "webHDFS": "requests", "libarchive": "libarchive-c", "dropbox": "dropboxdrivefs",
+    "http": "aiohttp", "https": "aiohttp", "git": "pygit2", "github": "requests", "hdfs": "pyarrow",
+    "arrow_hdfs": "pyarrow", "webhdfs": "requests", "libarchive": "libarchive-c", "dropbox": "dropboxdrivefs",
     "oss": "ossfs", "box": "boxfs", "oci": "ocifs", "lakefs": "lakefs-spec", "gdrive": "gdrive_fsspec",
 }  # fmt: skip
 

@@ -52,10 +52,9 @@ class Paths:
         """See `Driver.refusal`."""
         return self._dialect.refusal(self.path(key), key)
 
-    def folder(self, prefix: str) -> str:
-        """The folder that holds everything which starts with ``prefix``."""
-        inner = prefix.rpartition("/")[0]
-        return self.path(inner)
+    def start(self, prefix: str) -> str:
+        """What the path of every key begins with that starts with ``prefix``."""
+        return self._prefix + self._dialect.encode(prefix)
 
     def listed(self, found: Mapping[str, Mapping[str, Any]], prefix: str) -> Iterator[ObjectInfo]:
         """The objects of a listing whose key starts with ``prefix``, sorted."""
