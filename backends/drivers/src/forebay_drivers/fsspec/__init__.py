@@ -7,6 +7,7 @@ from forebay_drivers.fsspec._blocking import BlockingDriver
 from forebay_drivers.fsspec._dialect import Dialect, HttpDialect
 from forebay_drivers.fsspec._errors import translate
 from forebay_drivers.fsspec._gcsfs import GcsDialect
+from forebay_drivers.fsspec._info import object_info
 from forebay_drivers.fsspec._native import NativeDriver
 from forebay_drivers.fsspec._packages import filesystem_class
 from forebay_drivers.fsspec._s3fs import S3Dialect

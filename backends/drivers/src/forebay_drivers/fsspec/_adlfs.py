@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from forebay.types import ObjectInfo
-from forebay_drivers.fsspec._bucket import BucketDialect
+from forebay_drivers.fsspec._bucket import BucketDialect, total_size
 
 __all__ = ["AzureDialect"]
 
 
 class AzureDialect(BucketDialect):
     """Takes an `adlfs.AzureBlobFileSystem`."""
+
+    async def awarm(self, fs: Any) -> None:
+        """Have it closed by us alone: adlfs means to close itself at exit, on a loop that is gone by then."""
+        registry: dict[weakref.finalize[Any, Any], Any] = getattr(weakref.finalize, "_registry", {})
+        for finalizer in list(registry):
+            entry = finalizer.peek()
+            if entry is not None and entry[0] is fs:
+                finalizer.detach()
 
     async def acat(
         self, fs: Any, path: str, key: str, start: int, stop: int | None, if_match: str | None
@@ -73,7 +82,7 @@ def _info(key: str, properties: Any) -> ObjectInfo:
     etag = properties.etag
     return ObjectInfo(
         key,
-        size=properties.size,
+        size=total_size(getattr(properties, "content_range", None), properties.size),
         etag=etag if etag is None or etag.startswith(('"', "W/")) else f'"{etag}"',
         version=properties.version_id,
         last_modified=properties.last_modified,

@@ -191,7 +191,12 @@ def _botocore(exc: BaseException) -> _Facts | None:
 
 def _gcsfs(exc: BaseException) -> _Facts | None:
     status = _number(getattr(exc, "code", None))
-    return None if status is None else _Facts(status)
+    if status is None:
+        return None
+    # Of gcsfs's own error these are empty; the gcs backend's has them.
+    headers = getattr(exc, "headers", None) or {}
+    reason = getattr(exc, "reason", None)
+    return _Facts(status, reason, headers.get("X-GUploader-UploadID"), retry_after(headers.get("Retry-After")))
 
 
 def _azure(exc: BaseException) -> _Facts | None:

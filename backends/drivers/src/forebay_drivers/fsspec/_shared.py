@@ -62,8 +62,8 @@ class Paths:
             # Some file systems show paths with a leading slash that they do not ask for, and the other way round.
             inside = path.startswith(self._prefix)
             bare = path[len(self._prefix) :] if inside else _cut(path, self._prefix)
-            if bare is None or is_folder(info) or bare.endswith("/"):
-                continue
+            if not bare or is_folder(info) or (bare.endswith("/") and not info.get("size")):
+                continue  # a folder, or an empty object that stands for one
             key = self._dialect.decode(bare)
             if key.startswith(prefix):
                 yield object_info(key, info)
