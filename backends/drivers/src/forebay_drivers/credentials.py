@@ -24,6 +24,7 @@ __all__ = ["CredentialSource", "Credentials", "expiry"]
 _DEADLINE = 30.0
 _MARGIN = 300.0  # seconds before the expiry at which the refresh begins, at most
 _SHARE = 0.2  # … and not more than this part of the life
+_SECRET_LENGTH = 6
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 
 
@@ -34,6 +35,7 @@ class Credentials:
     values: Mapping[str, object] = field(repr=False)
     expires_at: float | None = None
     serial: int = 0
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
 class CredentialSource:
@@ -68,6 +70,12 @@ class CredentialSource:
         """Counts up with each set of credentials; for `discard`."""
         with self._lock:
             return 0 if self._held is None else self._held.serial
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The texts in the credentials, which no error may show."""
+        held = self._held
+        return () if held is None else held.secrets
 
     def get(self) -> Credentials:
         """Valid credentials: at once where there are some, else as soon as the callable has given them.
@@ -141,7 +149,7 @@ class CredentialSource:
             return
         with self._lock:
             serial = 1 if self._held is None else self._held.serial + 1
-            self._held = Credentials(dict(values), expires_at, serial)
+            self._held = Credentials(dict(values), expires_at, serial, _texts(values))
             self._refresh_at = self._when(expires_at)
             self._failures, self._pending = 0, None
             held = self._held
@@ -166,6 +174,12 @@ class CredentialSource:
             error = AuthenticationError(f"the credentials callable failed with {type(exc).__name__}")
         error.__cause__ = exc
         return error
+
+
+def _texts(values: Mapping[str, object]) -> tuple[str, ...]:
+    """All texts of a length that can be told from a word, longest first."""
+    texts = {value for name, value in values.items() if name != "expires_at" and isinstance(value, str)}
+    return tuple(sorted((text for text in texts if len(text) >= _SECRET_LENGTH), key=len, reverse=True))
 
 
 async def _awaited(values: Any) -> Any:

@@ -196,7 +196,9 @@ class TwoDriverDownloader(Downloader):
         if self._secrets is None:
             texts = {text for text in self.secrets() if len(text) >= _SECRET_LENGTH}
             self._secrets = tuple(sorted(texts, key=len, reverse=True))
-        return Subject(key, driver, self.name, self._show, self._secrets, self.table)
+        source = self._here().credentials
+        secrets = self._secrets if source is None else (*source.secrets, *self._secrets)
+        return Subject(key, driver, self.name, self._show, secrets, self.table)
 
     def _show(self, key: str) -> str:
         return redact(join_url(self.root, key))

@@ -18,6 +18,7 @@ from forebay.downloader import SupportsWrite
 from forebay.exceptions import IncompleteBodyError, InvalidRangeError, ServerError, StorageError
 from forebay.types import ObjectInfo, RangeRead
 from forebay_drivers import drain, fork
+from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.errors import Subject, failure
 from forebay_drivers.obstore._errors import SDK_ERRORS, translate
 from forebay_drivers.validators import check_unchanged, is_strong
@@ -45,8 +46,8 @@ class ObstoreDriver:
         make: Makes the store of the bucket (or of the whole root).
         subject: What errors say of a key.
         prefix: What keys are relative to inside the store, without outer slashes.
-        before: Called before each request: credentials that are about to expire are refreshed in it.
-        abefore: Its async twin.
+        source: Credentials that the store asks for with each request: made ready before it, so that nothing waits in
+            obstore's own threads and a failure is raised as itself.
     """
 
     name = "obstore"
@@ -57,14 +58,12 @@ class ObstoreDriver:
         subject: Callable[[str], Subject],
         *,
         prefix: str = "",
-        before: Callable[[], None] | None = None,
-        abefore: Callable[[], Awaitable[None]] | None = None,
+        source: CredentialSource | None = None,
     ) -> None:
         self._make = make
         self._subject = subject
         self._prefix = prefix
-        self._before = before
-        self._abefore = abefore
+        self._source = source
         self._lock = threading.Lock()
         self._made: ObjectStore | None = None
 
@@ -86,14 +85,20 @@ class ObstoreDriver:
             fork.note_start()
             return self._made
 
-    def _ready(self) -> ObjectStore:
-        if self._before is not None:
-            self._before()
+    def _ready(self, subject: Subject) -> ObjectStore:
+        if self._source is not None:
+            try:
+                self._source.get()
+            except StorageError as exc:
+                raise failure(type(exc), exc.message, subject, cause=exc.__cause__) from exc.__cause__
         return self._store()
 
-    async def _aready(self) -> ObjectStore:
-        if self._abefore is not None:
-            await self._abefore()
+    async def _aready(self, subject: Subject) -> ObjectStore:
+        if self._source is not None:
+            try:
+                await self._source.aget()
+            except StorageError as exc:
+                raise failure(type(exc), exc.message, subject, cause=exc.__cause__) from exc.__cause__
         return self._store()
 
     # -- one object or a piece of it ------------------------------------------------------------------------------
@@ -101,7 +106,7 @@ class ObstoreDriver:
     def read(self, key: str, offset: int, length: int | None, if_match: str | None) -> RangeRead:
         """Bytes from ``offset``, and what the response says of the object."""
         subject, options = self._subject(key), _get_options(offset, length, if_match)
-        store, path = self._ready(), self._path(key)
+        store, path = self._ready(subject), self._path(key)
         try:
             result = self._call(subject, lambda: obstore.get(store, path, options=options))
         except InvalidRangeError:
@@ -115,7 +120,7 @@ class ObstoreDriver:
     async def aread(self, key: str, offset: int, length: int | None, if_match: str | None) -> RangeRead:
         """Async twin of `read`. The data is a view of the driver's own buffer: nothing is copied."""
         subject, options = self._subject(key), _get_options(offset, length, if_match)
-        store, path = await self._aready(), self._path(key)
+        store, path = await self._aready(subject), self._path(key)
         try:
             result = await self._acall(subject, lambda: obstore.get_async(store, path, options=options))
         except InvalidRangeError:
@@ -128,7 +133,8 @@ class ObstoreDriver:
 
     def stream(self, key: str, fileobj: SupportsWrite) -> None:
         """Write the whole object."""
-        subject, store, path = self._subject(key), self._ready(), self._path(key)
+        subject, path = self._subject(key), self._path(key)
+        store = self._ready(subject)
         result = self._call(subject, lambda: obstore.get(store, path))
         info = self._info(result, key, subject, None)
         pieces, seen = result.stream(_PIECE), 0
@@ -138,7 +144,8 @@ class ObstoreDriver:
 
     async def astream(self, key: str, fileobj: SupportsWrite) -> None:
         """Async twin of `stream`."""
-        subject, store, path = self._subject(key), await self._aready(), self._path(key)
+        subject, path = self._subject(key), self._path(key)
+        store = await self._aready(subject)
         result = await self._acall(subject, lambda: obstore.get_async(store, path))
         info = self._info(result, key, subject, None)
         pieces, seen = aiter(result.stream(_PIECE)), 0
@@ -150,13 +157,15 @@ class ObstoreDriver:
 
     def head(self, key: str) -> ObjectInfo:
         """What a HEAD request says."""
-        subject, store, path = self._subject(key), self._ready(), self._path(key)
+        subject, path = self._subject(key), self._path(key)
+        store = self._ready(subject)
         result = self._call(subject, lambda: obstore.get(store, path, options={"head": True}))
         return self._info(result, key, subject, None)
 
     async def ahead(self, key: str) -> ObjectInfo:
         """Async twin of `head`."""
-        subject, store, path = self._subject(key), await self._aready(), self._path(key)
+        subject, path = self._subject(key), self._path(key)
+        store = await self._aready(subject)
         result = await self._acall(subject, lambda: obstore.get_async(store, path, options={"head": True}))
         return self._info(result, key, subject, None)
 
@@ -180,7 +189,8 @@ class ObstoreDriver:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object whose key starts with ``prefix``. obstore lists folders, so the last segment is matched here."""
-        subject, store = self._subject(prefix), self._ready()
+        subject = self._subject(prefix)
+        store = self._ready(subject)
         wanted = self._path(prefix)
         folder, cut = wanted.rpartition("/")[0], len(self._path(""))
         pages = self._call(subject, lambda: obstore.list(store, prefix=folder or None))
@@ -194,13 +204,15 @@ class ObstoreDriver:
 
     def upload(self, key: str, path: Path) -> None:
         """Store the file's bytes; large ones in parts that become an object at the end."""
-        subject, store, name = self._subject(key), self._ready(), self._path(key)
+        subject, name = self._subject(key), self._path(key)
+        store = self._ready(subject)
         with path.open("rb") as file:
             self._call(subject, lambda: obstore.put(store, name, file, chunk_size=_PART))
 
     async def aupload(self, key: str, path: Path) -> None:
         """Async twin of `upload`."""
-        subject, store, name = self._subject(key), await self._aready(), self._path(key)
+        subject, name = self._subject(key), self._path(key)
+        store = await self._aready(subject)
         file = await asyncio.to_thread(path.open, "rb")
         try:
             await self._acall(subject, lambda: obstore.put_async(store, name, file, chunk_size=_PART))

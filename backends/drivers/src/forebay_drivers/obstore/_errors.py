@@ -63,6 +63,9 @@ def translate(exc: Exception, subject: Subject) -> Exception:
     bare = without_noise(text)
     if "Could not parse path" in bare:
         return InvalidURLError(f"obstore has no way to name the key {subject.key!r} at {subject.url}")
+    if type(exc).__name__ == "InvalidPathError":
+        what = "the listing holds a key that obstore has no way to name; driver='fsspec' lists it"
+        return failure(UnsupportedOperationError, what, subject, cause=cause)
     if "InstanceCredentials" in bare or "metadata" in bare.partition("Debug source")[0]:
         what = "there are no credentials: none were given, and the machine itself offers none"
         return failure(AuthenticationError, f"{what}; {subject.table.remedy}", subject, cause=cause)

@@ -1,0 +1,76 @@
+"""`S3Downloader`: objects in S3 and in what speaks its language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from forebay.exceptions import AuthenticationError, ConfigError
+from forebay_drivers.credentials import CredentialSource
+from forebay_drivers.driver import Driver
+from forebay_drivers.errors import ErrorTable, Subject, failure
+from forebay_drivers.facade import TwoDriverDownloader, split_root
+from forebay_s3._errors import TABLE
+from forebay_s3._options import OPTION_TYPES, S3Options, parse_options
+
+__all__ = ["S3Downloader"]
+
+
+class S3Downloader(TwoDriverDownloader):
+    """``s3://BUCKET/PREFIX``, on AWS or behind ``endpoint_url``. Keys are taken literally."""
+
+    name: ClassVar[str] = "s3"
+    sdk: ClassVar[str] = "s3fs"
+    sdk_hint: ClassVar[str] = "pip install 's3fs>=2025.2'"
+    table: ClassVar[ErrorTable] = TABLE
+    option_types: ClassVar[Mapping[str, type] | None] = OPTION_TYPES
+
+    def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
+        super().__init__(root, options)
+        self._bucket, self._prefix = split_root(self.root)
+        self._settings: S3Options = parse_options(self.options, self._bucket)
+
+    def make_obstore(self, subject: Callable[[str], Subject], credentials: CredentialSource | None) -> Driver:
+        """Make the obstore driver."""
+        from forebay_drivers.obstore import ObstoreDriver
+        from forebay_s3._obstore import make_store
+
+        settings = self._settings
+        if settings.machine_has_none:
+            what = "there are no credentials: no option, variable or profile gives any, and the machine is not asked"
+            raise failure(AuthenticationError, f"{what} (AWS_EC2_METADATA_DISABLED); {TABLE.remedy}", subject(""))
+        used = credentials if settings.callable_credentials else None
+        return ObstoreDriver(
+            lambda: make_store(self._bucket, settings, used),
+            subject,
+            prefix=self._prefix,
+            source=used,
+        )
+
+    def make_fsspec(self, subject: Callable[[str], Subject], credentials: CredentialSource | None) -> Driver:
+        """Make the fsspec driver."""
+        from forebay_s3._s3fs import make_driver
+
+        used = credentials if self._settings.callable_credentials else None
+        return make_driver(self._bucket, self._prefix, self._settings, subject, used)
+
+    @classmethod
+    def obstore_refusal(cls, options: Mapping[str, object]) -> str | None:
+        """Credentials that only the AWS SDK fetches."""
+        settings = parse_options(options)
+        if settings.fetched_by is not None:
+            return f"the AWS profile {settings.profile!r} uses {settings.fetched_by}, which only the AWS SDK resolves"
+        return None
+
+    def secrets(self) -> tuple[str, ...]:
+        """The keys in use."""
+        keys = self._settings.keys
+        given = () if keys is None else (keys.access_key_id, keys.secret_access_key, keys.session_token or "")
+        return (*given, *super().secrets())
+
+    @staticmethod
+    def check_credentials(values: Mapping[str, object]) -> None:
+        """A callable gives at least a pair of keys."""
+        for name in ("access_key_id", "secret_access_key"):
+            if not isinstance(values.get(name), str) or not values[name]:
+                raise ConfigError(f"the credentials callable gave no {name!r}", option="credentials")
