@@ -36,6 +36,7 @@ FOREIGN = ("FOREBAY_", "AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULAT
 #: No SDK asks a cloud's metadata address, nor dials an emulator's port with gRPC (gcsfs waits 40 s for that).
 NO_METADATA = {
     "AWS_EC2_METADATA_DISABLED": "true",
+    "AZURE_TOKEN_CREDENTIALS": "dev",
     "NO_GCE_CHECK": "true",
     "GCE_METADATA_HOST": "127.0.0.1:9",
     "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
