@@ -21,7 +21,7 @@ from forebay._transfer import Source, TransferPolicy, stat_object
 from forebay.downloader import Downloader, probe
 from forebay.exceptions import ObjectNotFoundError, StorageTimeoutError
 
-__all__ = ["afetch", "fetch", "release"]
+__all__ = ["afetch", "fetch", "release", "shared_downloader"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,7 +166,7 @@ def _start(
     budget = None if max_cache_bytes is None else _config.parse_size(max_cache_bytes)
     engine = open_engine(None if cache_dir is None else Path(cache_dir).absolute(), max_bytes=budget)
     try:
-        downloader = _downloader(resolved, root)
+        downloader = shared_downloader(resolved, root)
         shown = _url.redact(str(resolved.url))
         name = key or str(resolved.url).split("?", 1)[0].split("#", 1)[0]
         request = ChunkRequest(
@@ -262,7 +262,8 @@ MAX_DOWNLOADERS = 8
 _downloaders: OrderedDict[tuple[object, ...], Downloader] = OrderedDict()
 
 
-def _downloader(resolved: _registry.Resolved, root: str) -> Downloader:
+def shared_downloader(resolved: _registry.Resolved, root: str) -> Downloader:
+    """A downloader of ``root`` that stays open for the next use, and is closed with the process."""
     options = tuple(sorted((name, repr(value)) for name, value in resolved.options.items()))
     key = (os.getpid(), resolved.cls, root, options)
     with _lock:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+from forebay.exceptions import ServerError
 from forebay_drivers.fsspec._dialect import Dialect
 from forebay_drivers.validators import is_strong
 
-__all__ = ["BucketDialect", "total_size"]
+__all__ = ["BucketDialect", "check_content_range", "total_size"]
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(?:\d+|\*)")
 
 
 class BucketDialect(Dialect):
@@ -42,3 +47,17 @@ def total_size(content_range: str | None, content_length: object) -> int | None:
         return None
     text = str(content_length)
     return int(text) if text.isdigit() else None
+
+
+def check_content_range(key: str, content_range: str | None, start: int, stop: int | None, size: int) -> None:
+    """Raise where a response says of its bytes that they are others than the asked ones.
+
+    Raises:
+        ServerError: The range starts somewhere else, or has another length than the bytes that came.
+    """
+    if not content_range:
+        return  # the whole body: the caller cuts the piece out of it
+    match = _CONTENT_RANGE.fullmatch(content_range.strip())
+    first, last = (int(match[1]), int(match[2])) if match else (-1, -1)
+    if first != start or last - first + 1 != size or (stop is not None and last >= stop):
+        raise ServerError(f"the server answered with another range than the asked one: key {key!r}", key=key)

@@ -15,7 +15,7 @@ _ETAGS = ("ETag", "etag", "Etag")
 _VERSIONS = ("VersionId", "version_id", "generation")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "modify", "created", "date_time")
 #: Facts that change with the bytes, where there is no etag.
-_TELLING = ("sha", "blob_id", "CRC", "crc", "checksum", "ino", "inode", *_TIMES)
+_TELLING = ("sha", "blob_id", "CRC", "crc", "checksum", "ino", "inode")
 
 
 def is_folder(info: Mapping[str, object]) -> bool:
@@ -45,7 +45,9 @@ def _etag(info: Mapping[str, object]) -> str | None:
         if value:
             text = str(value)
             return text if text.startswith(('"', "W/")) else f'"{text}"'
+    # Times are compared as moments: a listing may spell them otherwise than the answer about one object.
     telling = [f"{name}={info[name]}" for name in _TELLING if info.get(name) is not None]
+    telling += [f"{name}={_moment(info[name])}" for name in _TIMES if info.get(name) is not None]
     if not telling:
         return None
     digest = hashlib.blake2b("\0".join([*telling, f"size={info.get('size')}"]).encode(), digest_size=12)
@@ -71,6 +73,8 @@ def _moment(value: object) -> datetime | None:
             return datetime.fromtimestamp(value, UTC)
         if isinstance(value, str):
             return _read(value)
+        if isinstance(value, (tuple, list)) and len(value) >= 6:  # zip's way
+            return datetime(*value[:6], tzinfo=UTC)
     except (ValueError, OverflowError, OSError):
         return None  # an unreadable date is no date
     return None

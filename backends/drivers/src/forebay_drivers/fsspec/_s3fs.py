@@ -8,7 +8,7 @@ from typing import Any
 
 from forebay.exceptions import UnsupportedOperationError
 from forebay.types import ObjectInfo
-from forebay_drivers.fsspec._bucket import BucketDialect, total_size
+from forebay_drivers.fsspec._bucket import BucketDialect, check_content_range, total_size
 
 __all__ = ["S3Dialect"]
 
@@ -28,6 +28,7 @@ class S3Dialect(BucketDialect):
             data: bytes = await response["Body"].read()
         finally:
             response["Body"].close()
+        check_content_range(key, response.get("ContentRange"), start, stop, len(data))
         return data, _info(key, response)
 
     async def astat(self, fs: Any, path: str, key: str) -> ObjectInfo:
