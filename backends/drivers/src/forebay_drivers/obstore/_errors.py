@@ -15,6 +15,7 @@ from forebay.exceptions import (
     AuthenticationError,
     ConnectionFailedError,
     IncompleteBodyError,
+    InvalidRangeError,
     InvalidURLError,
     ServerError,
     StorageError,
@@ -37,10 +38,12 @@ _KINDS: tuple[tuple[str, type[StorageError], str], ...] = (
     ("kind: Redirect", StorageError, "a redirect that cannot be followed"),
     ("invalid peer certificate", StorageError, "the server's certificate is not trusted; see ca_file and verify_tls"),
     ("InvalidCertificate", StorageError, "the server's certificate is not trusted; see ca_file and verify_tls"),
+    ("Wanted range starting at", InvalidRangeError, "the range does not lie in the object"),
     ("UnexpectedRange", ServerError, "the server answered with another range than the asked one"),
     ("NoContentRange", ServerError, "the server answered with a part that does not say where it belongs"),
     ("ParseContentRange", ServerError, "the server answered with a part and does not say of what"),
     ("RangeNotSupported", UnsupportedOperationError, "the server does not answer a range request with a range"),
+    ("non-partial response", UnsupportedOperationError, "the server does not answer a range request with a range"),
     ("MissingContentLength", UnsupportedOperationError, "the response has no Content-Length, which obstore needs"),
     ("TimedOut", StorageTimeoutError, "no answer, or no more of the body, within the deadline"),
     ("kind: Timeout", StorageTimeoutError, "no answer, or no more of the body, within the deadline"),
@@ -69,6 +72,9 @@ def translate(exc: Exception, subject: Subject) -> Exception:
     if "InstanceCredentials" in bare or "metadata" in bare.partition("Debug source")[0]:
         what = "there are no credentials: none were given, and the machine itself offers none"
         return failure(AuthenticationError, f"{what}; {subject.table.remedy}", subject, cause=cause)
+    redirected = subject.table.meaning(301, None) if "BareRedirect" in bare else None
+    if redirected is not None:  # a store answers so where the bucket is somewhere else
+        return failure(redirected.error, redirected.what, subject, status=301, cause=cause)
     for mark, cls, what in _KINDS:
         if mark in bare:
             return failure(cls, what, subject, cause=cause)
