@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from servers.azurite import Azurite
 from servers.fakegcs import FakeGcs
+from servers.gcsxml import GcsXml
 from servers.moto import Moto
 from servers.process import LASTING
 from servers.store import lasting
@@ -62,6 +63,13 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
 def fakegcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcs]:
     """fake-gcs-server, one for all tests of this process."""
     with lasting(FakeGcs(tmp_path_factory.mktemp("fakegcs"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcsxml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsXml]:
+    """SeaweedFS behind an address that speaks Google's XML API, one for all tests of this process."""
+    with lasting(GcsXml(tmp_path_factory.mktemp("gcsxml"))) as server:
         yield server
 
 

@@ -21,7 +21,8 @@ class FakeGcs(ServerContext):
     """
 
     BUCKET = "bench"
-    TOKEN = "test"  # the server does not look at it; without one obstore asks the cloud's metadata address
+    #: The server does not look at it; without one obstore asks the cloud's metadata address.
+    TOKEN = "emulator-token-0123456789"
 
     def __init__(self, directory: Path) -> None:
         super().__init__()

@@ -99,7 +99,7 @@ class ServerContext:
 
     def __init__(self) -> None:
         self._exits = ExitStack()
-        self.process: ServerProcess | None = None
+        self.processes: list[ServerProcess] = []
 
     def start(self) -> None:
         """Start the server; register what has to end with ``self._exits``."""
@@ -107,7 +107,7 @@ class ServerContext:
 
     def own(self, process: ServerProcess) -> None:
         """End ``process`` with this context."""
-        self.process = process
+        self.processes.append(process)
         self._exits.callback(process.stop)
 
     def __enter__(self) -> Self:
@@ -129,11 +129,11 @@ Server = TypeVar("Server", bound=ServerContext)
 
 @contextmanager
 def lasting(server: Server) -> Iterator[Server]:
-    """The running server, for a session's fixture: no test is blamed for its process."""
+    """The running server, for a session's fixture: no test is blamed for its processes."""
     with server:
-        pid = server.process.pid if server.process is not None else 0
-        LASTING.add(pid)
+        pids = {process.pid for process in server.processes}
+        LASTING.update(pids)
         try:
             yield server
         finally:
-            LASTING.discard(pid)
+            LASTING.difference_update(pids)

@@ -6,30 +6,27 @@ fsspec's; its SDK does neither. Every read is one request whose headers tell eta
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from azure.core import MatchConditions
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import IncompleteReadError
 from azure.identity.aio import DefaultAzureCredential
 from azure.storage.blob.aio import BlobServiceClient
 
 from forebay.downloader import SupportsWrite
-from forebay.types import ObjectInfo
 from forebay_azure._options import AzureAccess
 from forebay_drivers.credentials import Credentials, CredentialSource
 from forebay_drivers.errors import Subject
-from forebay_drivers.fsspec import Dialect, NativeDriver, object_info
+from forebay_drivers.fsspec import AzureDialect, NativeDriver
 
 __all__ = ["make_driver"]
 
 #: A part of the engine's is smaller, and so one request.
 _ONE_REQUEST = 32 << 20
 _PIECE = 8 << 20
+_SMALL = 1 << 20
 
 
 class _Files:
@@ -47,19 +44,20 @@ class _Files:
             retry_status=0,
             max_single_get_size=_ONE_REQUEST,
             max_chunk_get_size=_PIECE,
+            # Blocks are read from the file while they are sent; as bytes they would be sent in one go.
+            max_single_put_size=_SMALL,
+            max_block_size=_PIECE,
+            min_large_block_upload_threshold=1,
             connection_timeout=network.connect_timeout,
             read_timeout=network.timeout,
             connection_verify=str(network.ca_file) if network.ca_file is not None else network.verify_tls,
         )
-        self._container = self.service_client.get_container_client(access.container)
+        self._timeout_kwargs: dict[str, Any] = {}
 
-    def blob(self, name: str) -> Any:
-        """The client of one object; its name goes out percent-encoded and else as it is."""
-        return self._container.get_blob_client(name)
-
-    def names(self, prefix: str) -> Any:
-        """All objects whose name starts with ``prefix``."""
-        return self._container.list_blobs(name_starts_with=prefix)
+    @property
+    def _session(self) -> Any:
+        """The connections, for a driver that has to end them after their event loop."""
+        return getattr(self.service_client._pipeline._transport, "session", None)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -68,25 +66,14 @@ class _Files:
             await self._credential.close()
 
 
-class _Dialect(Dialect):
-    literal_slashes = True
-    tells = True
-
+class _Dialect(AzureDialect):
     async def awarm(self, fs: Any) -> None:
         """The SDK opens its session under a lock of its own."""
 
-    async def acat(
-        self, fs: Any, path: str, key: str, start: int, stop: int | None, if_match: str | None
-    ) -> tuple[bytes, ObjectInfo | None]:
-        """One GET, with the object's facts from its headers."""
-        pin = {} if if_match is None else {"etag": if_match, "match_condition": MatchConditions.IfNotModified}
-        length = None if stop is None else stop - start
-        body = await fs.blob(path).download_blob(start or (None if stop is None else 0), length, **pin)
-        return await body.readall(), _info(key, body.properties)
-
     async def astream(self, fs: Any, path: str, fileobj: SupportsWrite) -> bool:
         """Piece by piece, all of one etag; the store's MD5, where it has one, is compared."""
-        body = await fs.blob(path).download_blob()
+        container, name = self.split(path)
+        body = await fs.service_client.get_blob_client(container, name).download_blob()
         digest = hashlib.md5(usedforsecurity=False)
         async for piece in body.chunks():
             digest.update(piece)
@@ -95,22 +82,6 @@ class _Dialect(Dialect):
         if promised is not None and bytes(promised) != digest.digest():
             raise IncompleteReadError("the MD5 of the body is another than the store's")
         return True
-
-    async def astat(self, fs: Any, path: str, key: str) -> ObjectInfo:
-        """The object's properties."""
-        return _info(key, await fs.blob(path).get_blob_properties())
-
-    async def afind(self, fs: Any, folder: str) -> Mapping[str, Mapping[str, Any]]:
-        """All pages of a listing without delimiter."""
-        return {one.name: _facts(one) async for one in fs.names(f"{folder}/" if folder else "")}
-
-    async def aput(self, fs: Any, local: Path, path: str) -> None:
-        """In blocks that become an object at the end."""
-        file = await asyncio.to_thread(local.open, "rb")
-        try:
-            await fs.blob(path).upload_blob(file, overwrite=True)
-        finally:
-            file.close()
 
     async def aclose(self, fs: Any) -> None:
         """Close the client."""
@@ -123,9 +94,9 @@ def make_driver(
     """The driver of one root."""
     latest = _Latest(source)
     driver = NativeDriver(
-        lambda: _Files(access, source),  # type: ignore[arg-type,return-value]  # all that the dialect asks of it
+        lambda: _Files(access, source),
         subject,
-        prefix=f"{access.prefix}/" if access.prefix else "",
+        prefix=f"{access.container}/{access.prefix}/" if access.prefix else f"{access.container}/",
         dialect=_Dialect(),
         before=latest.get if source is not None else None,
         abefore=latest.aget if source is not None else None,
@@ -191,16 +162,3 @@ def _credential(access: AzureAccess, source: CredentialSource | None) -> Any:
     if auth.kind == "sas":
         return AzureSasCredential(auth.text)
     return None if auth.kind == "anonymous" else DefaultAzureCredential()
-
-
-def _info(key: str, properties: Any) -> ObjectInfo:
-    return object_info(key, _facts(properties))
-
-
-def _facts(properties: Any) -> dict[str, Any]:
-    return {
-        "size": properties.size,
-        "etag": properties.etag,
-        "version_id": properties.get("version_id"),
-        "last_modified": properties.last_modified,
-    }

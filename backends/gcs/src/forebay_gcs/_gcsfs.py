@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import io
 import json
 import ssl
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from forebay.downloader import SupportsWrite
 from forebay.types import ObjectInfo
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.errors import Subject
-from forebay_drivers.fsspec import Dialect, NativeDriver, object_info
+from forebay_drivers.fsspec import GcsDialect, NativeDriver, object_info
 from forebay_gcs._options import GcsOptions
 from forebay_gcs._target import GcsTarget
 
@@ -47,6 +48,8 @@ class Refused(HttpError):  # type: ignore[misc]
 class _Files(GCSFileSystem):  # type: ignore[misc]
     """gcsfs with one attempt a request, URLs that go out as they are written, and our credentials."""
 
+    cachable = False  # the instance cache would hand out one whose session is closed
+
     def __init__(self, options: GcsOptions, source: CredentialSource | None) -> None:
         self._auth = options.auth
         self._source = source
@@ -58,7 +61,6 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
             endpoint_url=options.endpoint,
             requester_pays=options.user_project or False,
             asynchronous=True,
-            skip_instance_cache=True,
             use_listings_cache=False,
             session_kwargs={"auto_decompress": False, "trust_env": True, "connector": _connector(options)},
         )
@@ -78,8 +80,8 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
     async def _request(
         self, method: str, path: str, *args: Any, headers: Any = None, json: Any = None, data: Any = None, **kwargs: Any
     ) -> tuple[int, Mapping[str, str], Any, bytes]:
-        if hasattr(data, "seek"):
-            data.seek(0)
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            data = io.BytesIO(data)  # aiohttp sends it piece by piece then
         async with self.open_response(method, path, *args, headers=headers, json=json, data=data, **kwargs) as response:
             body = await response.read()
             _check(response, body)
@@ -92,7 +94,11 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
         for own in ("cache_type", "cache_source"):
             params.pop(own, None)
         url = self._format_path(path, args)
-        query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in self._get_params(params).items())
+        query = "&".join(
+            f"{name}={quote(str(value), safe='')}"
+            for name, value in self._get_params(params).items()
+            if value is not None
+        )
         if query:
             url += ("&" if "?" in url else "?") + query
         return self.session.request(
@@ -105,10 +111,7 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
         )
 
 
-class _Dialect(Dialect):
-    literal_slashes = True
-    tells = True
-
+class _Dialect(GcsDialect):
     def __init__(self, bucket: str) -> None:
         super().__init__()
         self._bucket = bucket
@@ -149,21 +152,10 @@ class _Dialect(Dialect):
         """The object's metadata."""
         return _info(key, await fs._call("GET", "b/{}/o/{}", self._bucket, self._name(path), json_out=True))
 
-    async def afind(self, fs: Any, folder: str) -> Mapping[str, Mapping[str, Any]]:
-        """All pages of a listing without delimiter."""
-        name = self._name(folder)
-        found: dict[str, Mapping[str, Any]] = {}
-        token: str | None = None
-        while True:
-            page = {} if token is None else {"pageToken": token}
-            said = await fs._call(
-                "GET", "b/{}/o", self._bucket, json_out=True, prefix=f"{name}/" if name else "", maxResults=1000, **page
-            )
-            for one in said.get("items", ()):
-                found[f"{self._bucket}/{one['name']}"] = _facts(one)
-            token = said.get("nextPageToken")
-            if not token:
-                return found
+    async def afind(self, fs: Any, start: str) -> Mapping[str, Mapping[str, Any]]:
+        """All pages of a listing, with the etags that `acat` tells."""
+        found = await super().afind(fs, start)
+        return {path: {**one, "etag": one.get("generation")} for path, one in found.items()}
 
     async def aput(self, fs: Any, local: Path, path: str) -> None:
         """Small files in one request, large ones through gcsfs's resumable upload."""

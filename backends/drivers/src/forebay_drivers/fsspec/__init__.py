@@ -21,5 +21,6 @@ __all__ = [
     "NativeDriver",
     "S3Dialect",
     "filesystem_class",
+    "object_info",
     "translate",
 ]
