@@ -24,8 +24,9 @@ from servers.process import LASTING
 from servers.store import lasting
 from servers.weed import Weed
 
-#: The engine's one thread a process lives until the interpreter ends; `forebay._prefetch` has tests for that end.
-LASTING_THREADS = frozenset({"forebay-io"})
+#: The engine's one thread a process lives until the interpreter ends; `forebay._prefetch` has tests for that end. So
+#: does fsspec's own, which its blocking interface starts.
+LASTING_THREADS = frozenset({"forebay-io", "fsspecIO"})
 #: Helpers of multiprocessing that live as long as the process that started them.
 LASTING_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 #: Directories that multiprocessing and torch remove at exit, not before.

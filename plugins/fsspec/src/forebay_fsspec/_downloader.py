@@ -15,7 +15,7 @@ from forebay.types import Capabilities, ObjectInfo, RangeRead
 from forebay_drivers.driver import Driver
 from forebay_drivers.errors import Subject
 from forebay_drivers.fsspec import BlockingDriver, NativeDriver, filesystem_class
-from forebay_fsspec._place import Place, for_fsspec, is_secret, protocol_of, read_place
+from forebay_fsspec._place import Place, for_fsspec, is_native, is_secret, protocol_of, read_place
 
 __all__ = ["FsspecDownloader"]
 
@@ -31,7 +31,7 @@ class FsspecDownloader(Downloader):
     def __new__(cls, root: str = "", options: Mapping[str, object] | None = None) -> FsspecDownloader:
         """Pick the class; without a root (unpickling) it is known already."""
         if cls is FsspecDownloader and root:
-            cls = _NativeDownloader if filesystem_class(protocol_of(root)).async_impl else _BlockingDownloader
+            cls = _class_for(protocol_of(root))
         return super().__new__(cls)
 
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
@@ -54,7 +54,7 @@ class FsspecDownloader(Downloader):
             native_async=native,
             ranges=True,
             stat=True,
-            list=True,
+            list=cls is not _WebDownloader,
             driver="fsspec",
             version=version("fsspec"),
             reason=reason,
@@ -174,6 +174,18 @@ class _NativeDownloader(FsspecDownloader):
         driver = self._drivers.get(os.getpid())
         if driver is not None:
             await driver.aclose()
+
+
+class _WebDownloader(_NativeDownloader):
+    """fsspec's http file system: a web server has no listing to rely on."""
+
+    list = Downloader.list
+
+
+def _class_for(protocol: str) -> type[FsspecDownloader]:
+    if not is_native(filesystem_class(protocol)):
+        return _BlockingDownloader
+    return _WebDownloader if protocol in ("http", "https") else _NativeDownloader
 
 
 def _plain(options: Mapping[str, object]) -> dict[str, object]:

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Any
 from forebay._options import ENGINE_OPTIONS
 from forebay._url import URL, parse_url
 from forebay.exceptions import ConfigError, InvalidURLError
-from forebay_drivers.fsspec import Dialect, HttpDialect, filesystem_class
+from forebay_drivers.fsspec import AzureDialect, Dialect, GcsDialect, HttpDialect, S3Dialect, filesystem_class
 from forebay_drivers.options import seconds
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["SCHEME", "Place", "for_fsspec", "is_secret", "protocol_of", "read_place"]
+__all__ = ["SCHEME", "Place", "for_fsspec", "is_native", "is_secret", "protocol_of", "read_place"]
 
 SCHEME = "fsspec+"
 _HTTP = frozenset({"http", "https"})
+#: File systems whose SDK shows more than fsspec's interface does.
+_DIALECTS: Mapping[str, type[Dialect]] = {
+    "s3fs.core.S3FileSystem": S3Dialect,
+    "gcsfs.core.GCSFileSystem": GcsDialect,
+    "adlfs.spec.AzureBlobFileSystem": AzureDialect,
+}
 _SECRET_WORDS = ("password", "passphrase", "passwd", "secret", "token", "key", "credential", "sas", "pkey")
 
 
@@ -38,6 +44,11 @@ class Place:
 def protocol_of(root: str) -> str:
     """The protocol that fsspec is asked for."""
     return parse_url(root).scheme.removeprefix(SCHEME)
+
+
+def is_native(cls: type[AbstractFileSystem]) -> bool:
+    """Whether it is async by itself: what wraps another file system is only so where that one is."""
+    return bool(cls.async_impl) and not _takes(cls, "target_protocol")
 
 
 def for_fsspec(options: Mapping[str, object]) -> dict[str, object]:
@@ -82,7 +93,7 @@ def read_place(root: str, options: Mapping[str, object]) -> tuple[type[AbstractF
     given = for_fsspec(options)
     defaults: dict[str, Any] = _http_defaults(options) if is_http else {}
     arguments = {**cls._get_kwargs_from_urls(plain), **defaults, **given}
-    if cls.async_impl:
+    if is_native(cls):
         arguments |= {"asynchronous": True}
     if "use_listings_cache" not in arguments and _takes(cls, "use_listings_cache"):
         arguments["use_listings_cache"] = False
@@ -90,9 +101,19 @@ def read_place(root: str, options: Mapping[str, object]) -> tuple[type[AbstractF
         make=_Maker(protocol, arguments),
         prefix=prefix,
         root=cls._strip_protocol(plain) if url.rest else prefix,
-        dialect=HttpDialect(cls._strip_protocol) if is_http else Dialect(cls._strip_protocol),
+        dialect=_dialect(cls, is_http=is_http),
         secrets=_secrets(arguments),
     )
+
+
+def _dialect(cls: type[AbstractFileSystem], *, is_http: bool) -> Dialect:
+    if is_http:
+        return HttpDialect(cls._strip_protocol)
+    for base in cls.__mro__:
+        known = _DIALECTS.get(f"{base.__module__}.{base.__name__}")
+        if known is not None:
+            return known()
+    return Dialect(cls._strip_protocol)
 
 
 class _Maker:
@@ -105,10 +126,12 @@ class _Maker:
     def __call__(self) -> AbstractFileSystem:
         cls = filesystem_class(self._protocol)
         try:
-            return cls(**self._arguments, skip_instance_cache=True)
+            # Before one is made: half a file system is noise when it is collected.
+            signature(cls.__init__).bind(None, **self._arguments)
         except TypeError as exc:
-            # A wrong option is the user's, and fsspec has no other word for it.
             raise ConfigError(f"fsspec's {cls.__name__} cannot be made with these options: {exc}") from exc
+        try:
+            return cls(**self._arguments, skip_instance_cache=True)
         except ImportError as exc:
             raise ConfigError(f"fsspec's {cls.__name__} needs a package that is missing: {exc}") from exc
 
