@@ -46,6 +46,9 @@ class AzureDownloader(TwoDriverDownloader):
         """Make the driver over the SDK that adlfs brings."""
         from forebay_azure._sdk import make_driver
 
+        if self._access.auth.kind == "chain" and self._access.endpoint.startswith("http:"):
+            what = "there are no credentials: none are given, and those of the machine are for https endpoints only"
+            raise failure(AuthenticationError, f"{what}; {TABLE.remedy}", subject(""))
         return make_driver(self._access, subject, credentials)
 
     def secrets(self) -> tuple[str, ...]:

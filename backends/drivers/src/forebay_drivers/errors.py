@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 from forebay._config import wall_clock
+from forebay._url import redact
 from forebay.exceptions import (
     AccessDeniedError,
     AuthenticationError,
@@ -111,7 +112,7 @@ class Subject:
         text = _URL_SECRETS.sub(lambda match: match[1] + match[2], text)
         for secret in self.secrets:
             text = text.replace(secret, "<redacted>")
-        return text
+        return redact(text)  # a signature or token that stands outside of a URL
 
 
 def failure(

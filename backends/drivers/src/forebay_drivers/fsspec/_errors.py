@@ -128,7 +128,8 @@ def translate(exc: BaseException, subject: Subject) -> ForebayError | None:
     for link in reversed(chain):
         row = _row(link)
         if row is not None:
-            return failure(row[0], row[1], subject, cause=cause)
+            remedy = subject.table.remedy if row[0] is AuthenticationError else ""
+            return failure(row[0], f"{row[1]}; {remedy}" if remedy else row[1], subject, cause=cause)
     if isinstance(exc, OSError):
         # fsspec's general word for a refusal; the text is the store's.
         return failure(StorageError, f"the file system failed: {exc}", subject, cause=cause)
