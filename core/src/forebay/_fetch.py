@@ -162,7 +162,7 @@ def _start(
     revalidate: bool,
 ) -> _Call:
     resolved = _registry.resolve(url, options)
-    root, key = _url.split_object(resolved.url)
+    root, key = _url.split_object(resolved.url, store=resolved.url.scheme not in resolved.backend.schemes)
     budget = None if max_cache_bytes is None else _config.parse_size(max_cache_bytes)
     engine = open_engine(None if cache_dir is None else Path(cache_dir).absolute(), max_bytes=budget)
     try:
