@@ -68,6 +68,7 @@ def faulty(faults: FaultServer, opened: Callable[..., S3Downloader]) -> Callable
     """Makes downloaders of a bucket at the server that misbehaves; its keys there begin with ``bucket/``."""
 
     def make(**options: object) -> S3Downloader:
-        return opened("s3://bucket", **{"endpoint_url": faults.url(), "timeout": 5.0, **KEYS, **options})
+        given = {"endpoint_url": faults.url(), "timeout": 5.0, **KEYS, **options}
+        return opened("s3://bucket", **{name: value for name, value in given.items() if value is not None})
 
     return make

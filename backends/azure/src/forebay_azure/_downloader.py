@@ -40,7 +40,7 @@ class AzureDownloader(TwoDriverDownloader):
             what = "there are no credentials: no option or variable gives any, and the machine is not asked"
             raise failure(AuthenticationError, f"{what} (AZURE_TOKEN_CREDENTIALS=dev); {TABLE.remedy}", subject(""))
         where = self._access
-        return ObstoreDriver(lambda: make_store(where, credentials), subject, prefix=where.prefix, source=credentials)
+        return ObstoreDriver(lambda: make_store(where, credentials), subject, prefix=where.prefix)
 
     def make_fsspec(self, subject: Callable[[str], Subject], credentials: CredentialSource | None) -> Driver:
         """Make the driver over the SDK that adlfs brings."""

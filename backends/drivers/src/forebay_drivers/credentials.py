@@ -25,6 +25,7 @@ _DEADLINE = 30.0
 _MARGIN = 300.0  # seconds before the expiry at which the refresh begins, at most
 _SHARE = 0.2  # … and not more than this part of the life
 _SECRET_LENGTH = 6
+_REMEMBERED = 24  # texts of credentials before the last ones
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 
 
@@ -35,7 +36,6 @@ class Credentials:
     values: Mapping[str, object] = field(repr=False)
     expires_at: float | None = None
     serial: int = 0
-    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
 class CredentialSource:
@@ -62,6 +62,7 @@ class CredentialSource:
         self._lock = threading.Lock()
         self._held: Credentials | None = None
         self._refresh_at = 0.0
+        self._secrets: tuple[str, ...] = ()
         self._failures = 0
         self._pending: Future[Credentials] | None = None
 
@@ -73,9 +74,8 @@ class CredentialSource:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The texts in the credentials, which no error may show."""
-        held = self._held
-        return () if held is None else held.secrets
+        """The texts in the credentials, also in the ones before: no error may show them, and answers come late."""
+        return self._secrets
 
     def get(self) -> Credentials:
         """Valid credentials: at once where there are some, else as soon as the callable has given them.
@@ -149,7 +149,9 @@ class CredentialSource:
             return
         with self._lock:
             serial = 1 if self._held is None else self._held.serial + 1
-            self._held = Credentials(dict(values), expires_at, serial, _texts(values))
+            self._held = Credentials(dict(values), expires_at, serial)
+            texts = {*_texts(values), *self._secrets[:_REMEMBERED]}
+            self._secrets = tuple(sorted(texts, key=len, reverse=True))
             self._refresh_at = self._when(expires_at)
             self._failures, self._pending = 0, None
             held = self._held
@@ -176,10 +178,10 @@ class CredentialSource:
         return error
 
 
-def _texts(values: Mapping[str, object]) -> tuple[str, ...]:
-    """All texts of a length that can be told from a word, longest first."""
-    texts = {value for name, value in values.items() if name != "expires_at" and isinstance(value, str)}
-    return tuple(sorted((text for text in texts if len(text) >= _SECRET_LENGTH), key=len, reverse=True))
+def _texts(values: Mapping[str, object]) -> list[str]:
+    """All texts of a length that can be told from a word."""
+    texts = [value for name, value in values.items() if name != "expires_at" and isinstance(value, str)]
+    return [text for text in texts if len(text) >= _SECRET_LENGTH]
 
 
 async def _awaited(values: Any) -> Any:

@@ -42,7 +42,7 @@ class GcsDownloader(TwoDriverDownloader):
             raise failure(AuthenticationError, f"{what} (NO_GCE_CHECK); {TABLE.remedy}", subject(""))
         target, settings = self._target, self._settings
         return ObstoreDriver(
-            lambda: make_store(target.bucket, settings, credentials), subject, prefix=target.prefix, source=credentials
+            lambda: make_store(target.bucket, settings, credentials), subject, prefix=target.prefix
         )
 
     def make_fsspec(self, subject: Callable[[str], Subject], credentials: CredentialSource | None) -> Driver:

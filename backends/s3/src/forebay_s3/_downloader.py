@@ -39,20 +39,13 @@ class S3Downloader(TwoDriverDownloader):
         if settings.machine_has_none:
             what = "there are no credentials: no option, variable or profile gives any, and the machine is not asked"
             raise failure(AuthenticationError, f"{what} (AWS_EC2_METADATA_DISABLED); {TABLE.remedy}", subject(""))
-        used = credentials if settings.callable_credentials else None
-        return ObstoreDriver(
-            lambda: make_store(self._bucket, settings, used),
-            subject,
-            prefix=self._prefix,
-            source=used,
-        )
+        return ObstoreDriver(lambda: make_store(self._bucket, settings, credentials), subject, prefix=self._prefix)
 
     def make_fsspec(self, subject: Callable[[str], Subject], credentials: CredentialSource | None) -> Driver:
         """Make the fsspec driver."""
         from forebay_s3._s3fs import make_driver
 
-        used = credentials if self._settings.callable_credentials else None
-        return make_driver(self._bucket, self._prefix, self._settings, subject, used)
+        return make_driver(self._bucket, self._prefix, self._settings, subject, credentials)
 
     @classmethod
     def obstore_refusal(cls, options: Mapping[str, object]) -> str | None:
@@ -67,6 +60,10 @@ class S3Downloader(TwoDriverDownloader):
         keys = self._settings.keys
         given = () if keys is None else (keys.access_key_id, keys.secret_access_key, keys.session_token or "")
         return (*given, *super().secrets())
+
+    def asks_callable(self) -> bool:
+        """Not where another option is the one."""
+        return self._settings.callable_credentials
 
     @staticmethod
     def check_credentials(values: Mapping[str, object]) -> None:

@@ -28,7 +28,9 @@ def make_store(bucket: str, options: S3Options, source: CredentialSource | None)
         "request_payer": options.requester_pays,
     }
     if options.endpoint_url is not None:
-        config["endpoint"] = _endpoint(bucket, options.endpoint_url, path_style=options.path_style)
+        # By this name, or AWS_ENDPOINT_URL_S3 would be the stronger one (measured, obstore 0.12.1).
+        endpoint = _endpoint(bucket, options.endpoint_url, path_style=options.path_style)
+        config["aws_endpoint_url_s3"] = endpoint
     if options.metadata_endpoint is not None:
         config["metadata_endpoint"] = options.metadata_endpoint
     provider: S3CredentialProvider | None = None

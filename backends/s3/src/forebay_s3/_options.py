@@ -114,7 +114,11 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
 
 def _who(options: Mapping[str, object]) -> str | None:
     for name in options:
-        if name not in _WHO or (name == "anonymous" and not flag(options, name, default=False)):
+        if (
+            name not in _WHO
+            or options[name] is None
+            or (name == "anonymous" and not flag(options, name, default=False))
+        ):
             continue
         if name == "credentials" and not callable(options[name]):
             raise ConfigError("option 'credentials' is not callable", option="credentials")

@@ -39,7 +39,8 @@ def make_driver(
 
 def _filesystem(options: S3Options, source: CredentialSource | None) -> S3FileSystem:
     net = options.network
-    session = AioSession(profile=options.profile)
+    # What AWS_PROFILE says has been read already; a profile that nobody needs may be wrong.
+    session = AioSession(session_vars={"profile": (None, None, None, None)}, profile=options.profile)
     if source is not None:
         session._credentials = _SourceCredentials(source)
     keys = options.keys
@@ -63,6 +64,7 @@ def _filesystem(options: S3Options, source: CredentialSource | None) -> S3FileSy
             # Compatible stores refuse checksum headers that they do not know.
             "request_checksum_calculation": "when_required",
             "response_checksum_validation": "when_required",
+            "ignore_configured_endpoint_urls": True,  # ours is the one
             "retries": {"total_max_attempts": 1},
             "connect_timeout": net.connect_timeout,
             "read_timeout": net.timeout,
@@ -90,6 +92,15 @@ class _SourceCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocore s
 class _S3Dialect(S3Dialect):
     """With whole bodies as one response, and errors that say why."""
 
+    async def awarm(self, fs: Any) -> None:
+        """Make the session, and let no request be sent to another region: botocore would, for ever where none is told.
+
+        obstore does not either: a wrong region is an error that names the option.
+        """
+        await super().awarm(fs)
+        client = await fs.set_session()
+        client.meta.events.register("before-call.s3", _stay)
+
     async def astat(self, fs: Any, path: str, key: str) -> ObjectInfo:
         """One HEAD; where it is refused, a small GET, whose error has a reason."""
         try:
@@ -112,3 +123,8 @@ class _S3Dialect(S3Dialect):
         finally:
             body.close()
         return True
+
+
+def _stay(context: dict[str, Any], **_: Any) -> None:
+    """Tell botocore's redirector that it has done its work."""
+    context.setdefault("s3_redirect", {})["redirected"] = True

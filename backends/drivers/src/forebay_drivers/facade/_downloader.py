@@ -12,12 +12,12 @@ from typing import Any, ClassVar, TypeVar
 
 from forebay._url import join_url, redact
 from forebay.downloader import Downloader, SupportsWrite, check_range
-from forebay.exceptions import AuthenticationError, InvalidURLError
+from forebay.exceptions import AuthenticationError, InvalidURLError, StorageError
 from forebay.types import Capabilities, ObjectInfo, RangeRead
 from forebay_drivers import fork
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
-from forebay_drivers.errors import ErrorTable, Subject
+from forebay_drivers.errors import ErrorTable, Subject, failure
 from forebay_drivers.facade._choice import Choice, choose
 from forebay_drivers.facade._keys import check_key
 from forebay_drivers.options import wanted_driver
@@ -84,6 +84,10 @@ class TwoDriverDownloader(Downloader):
         """Texts that no error may show: the values of the credentials in use."""
         return ()
 
+    def asks_callable(self) -> bool:
+        """Whether the option ``credentials`` is the one that says who asks, and no stronger one."""
+        return True
+
     @staticmethod
     def check_credentials(values: Mapping[str, object]) -> None:
         """Raise `ConfigError` where what the credentials callable gave cannot be used."""
@@ -127,7 +131,7 @@ class TwoDriverDownloader(Downloader):
 
     def _source(self) -> CredentialSource | None:
         call = self.options.get("credentials")
-        return CredentialSource(call, self.check_credentials) if callable(call) else None
+        return CredentialSource(call, self.check_credentials) if callable(call) and self.asks_callable() else None
 
     def _driver(self) -> Driver | None:
         """The driver of this process; None where obstore has to give a sign of life before it may be taken."""
@@ -164,14 +168,15 @@ class TwoDriverDownloader(Downloader):
             assert driver is not None
         self._checked(driver, key)
         source = self._here().credentials
-        serial = source.serial if source is not None else 0
+        if source is None:
+            return call(driver)
+        serial = self._ready(source, key, driver)
         try:
             return call(driver)
         except AuthenticationError:
             # Credentials end before their time too: others are asked for, once.
-            if source is None or not serial:
-                raise
             source.discard(serial)
+        self._ready(source, key, driver)
         return call(driver)
 
     async def _async(self, key: str, call: Callable[[Driver], Awaitable[T]]) -> T:
@@ -182,14 +187,33 @@ class TwoDriverDownloader(Downloader):
             assert driver is not None
         self._checked(driver, key)
         source = self._here().credentials
-        serial = source.serial if source is not None else 0
+        if source is None:
+            return await call(driver)
+        serial = await self._aready(source, key, driver)
         try:
             return await call(driver)
         except AuthenticationError:
-            if source is None or not serial:
-                raise
             source.discard(serial)
+        await self._aready(source, key, driver)
         return await call(driver)
+
+    def _ready(self, source: CredentialSource, key: str, driver: Driver) -> int:
+        """Have valid credentials before a request, so that nothing waits for them in a driver's own threads."""
+        try:
+            return source.get().serial
+        except StorageError as exc:
+            problem = self._about(exc, key, driver)
+        raise problem from problem.__cause__
+
+    async def _aready(self, source: CredentialSource, key: str, driver: Driver) -> int:
+        try:
+            return (await source.aget()).serial
+        except StorageError as exc:
+            problem = self._about(exc, key, driver)
+        raise problem from problem.__cause__
+
+    def _about(self, exc: StorageError, key: str, driver: Driver) -> StorageError:
+        return failure(type(exc), exc.message, self.subject(key, driver.name), cause=exc.__cause__)
 
     def subject(self, key: str, driver: str) -> Subject:
         """What an error says of ``key``."""

@@ -18,7 +18,6 @@ from forebay.downloader import SupportsWrite
 from forebay.exceptions import IncompleteBodyError, InvalidRangeError, ServerError, StorageError
 from forebay.types import ObjectInfo, RangeRead
 from forebay_drivers import drain, fork
-from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.errors import Subject, failure
 from forebay_drivers.obstore._errors import SDK_ERRORS, translate
 from forebay_drivers.validators import check_unchanged, is_strong
@@ -46,8 +45,6 @@ class ObstoreDriver:
         make: Makes the store of the bucket (or of the whole root).
         subject: What errors say of a key.
         prefix: What keys are relative to inside the store, without outer slashes.
-        source: Credentials that the store asks for with each request: made ready before it, so that nothing waits in
-            obstore's own threads and a failure is raised as itself.
     """
 
     name = "obstore"
@@ -58,12 +55,10 @@ class ObstoreDriver:
         subject: Callable[[str], Subject],
         *,
         prefix: str = "",
-        source: CredentialSource | None = None,
     ) -> None:
         self._make = make
         self._subject = subject
         self._prefix = prefix
-        self._source = source
         self._lock = threading.Lock()
         self._made: ObjectStore | None = None
 
@@ -85,28 +80,12 @@ class ObstoreDriver:
             fork.note_start()
             return self._made
 
-    def _ready(self, subject: Subject) -> ObjectStore:
-        if self._source is not None:
-            try:
-                self._source.get()
-            except StorageError as exc:
-                raise failure(type(exc), exc.message, subject, cause=exc.__cause__) from exc.__cause__
-        return self._store()
-
-    async def _aready(self, subject: Subject) -> ObjectStore:
-        if self._source is not None:
-            try:
-                await self._source.aget()
-            except StorageError as exc:
-                raise failure(type(exc), exc.message, subject, cause=exc.__cause__) from exc.__cause__
-        return self._store()
-
     # -- one object or a piece of it ------------------------------------------------------------------------------
 
     def read(self, key: str, offset: int, length: int | None, if_match: str | None) -> RangeRead:
         """Bytes from ``offset``, and what the response says of the object."""
         subject, options = self._subject(key), _get_options(offset, length, if_match)
-        store, path = self._ready(subject), self._path(key)
+        store, path = self._store(), self._path(key)
         try:
             result = self._call(subject, lambda: obstore.get(store, path, options=options))
         except InvalidRangeError:
@@ -120,7 +99,7 @@ class ObstoreDriver:
     async def aread(self, key: str, offset: int, length: int | None, if_match: str | None) -> RangeRead:
         """Async twin of `read`. The data is a view of the driver's own buffer: nothing is copied."""
         subject, options = self._subject(key), _get_options(offset, length, if_match)
-        store, path = await self._aready(subject), self._path(key)
+        store, path = self._store(), self._path(key)
         try:
             result = await self._acall(subject, lambda: obstore.get_async(store, path, options=options))
         except InvalidRangeError:
@@ -134,7 +113,7 @@ class ObstoreDriver:
     def stream(self, key: str, fileobj: SupportsWrite) -> None:
         """Write the whole object."""
         subject, path = self._subject(key), self._path(key)
-        store = self._ready(subject)
+        store = self._store()
         result = self._call(subject, lambda: obstore.get(store, path))
         info = self._info(result, key, subject, None)
         pieces, seen = result.stream(_PIECE), 0
@@ -145,7 +124,7 @@ class ObstoreDriver:
     async def astream(self, key: str, fileobj: SupportsWrite) -> None:
         """Async twin of `stream`."""
         subject, path = self._subject(key), self._path(key)
-        store = await self._aready(subject)
+        store = self._store()
         result = await self._acall(subject, lambda: obstore.get_async(store, path))
         info = self._info(result, key, subject, None)
         pieces, seen = aiter(result.stream(_PIECE)), 0
@@ -158,14 +137,14 @@ class ObstoreDriver:
     def head(self, key: str) -> ObjectInfo:
         """What a HEAD request says."""
         subject, path = self._subject(key), self._path(key)
-        store = self._ready(subject)
+        store = self._store()
         result = self._call(subject, lambda: obstore.get(store, path, options={"head": True}))
         return self._info(result, key, subject, None)
 
     async def ahead(self, key: str) -> ObjectInfo:
         """Async twin of `head`."""
         subject, path = self._subject(key), self._path(key)
-        store = await self._aready(subject)
+        store = self._store()
         result = await self._acall(subject, lambda: obstore.get_async(store, path, options={"head": True}))
         return self._info(result, key, subject, None)
 
@@ -190,7 +169,7 @@ class ObstoreDriver:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object whose key starts with ``prefix``. obstore lists folders, so the last segment is matched here."""
         subject = self._subject(prefix)
-        store = self._ready(subject)
+        store = self._store()
         wanted = self._path(prefix)
         folder, cut = wanted.rpartition("/")[0], len(self._path(""))
         pages = self._call(subject, lambda: obstore.list(store, prefix=folder or None))
@@ -205,14 +184,14 @@ class ObstoreDriver:
     def upload(self, key: str, path: Path) -> None:
         """Store the file's bytes; large ones in parts that become an object at the end."""
         subject, name = self._subject(key), self._path(key)
-        store = self._ready(subject)
+        store = self._store()
         with path.open("rb") as file:
             self._call(subject, lambda: obstore.put(store, name, file, chunk_size=_PART))
 
     async def aupload(self, key: str, path: Path) -> None:
         """Async twin of `upload`."""
         subject, name = self._subject(key), self._path(key)
-        store = await self._aready(subject)
+        store = self._store()
         file = await asyncio.to_thread(path.open, "rb")
         try:
             await self._acall(subject, lambda: obstore.put_async(store, name, file, chunk_size=_PART))

@@ -30,6 +30,10 @@ __all__ = ["SDK_ERRORS", "clean_cause", "status_of", "translate", "without_noise
 SDK_ERRORS = (BaseError, FileNotFoundError, NotImplementedError, ValueError)
 
 _STATUS = re.compile(r" in [0-9.]+[a-zµ]+ - Server returned non-2xx status code: (\d{3})")
+#: Where the clouds offer credentials to their machines. obstore asks there where nothing else gives any.
+_MACHINE = re.compile(
+    r"Error performing (?:GET|PUT) http://[^\s/]+/(?:latest/(?:api/token|meta-data/)|computeMetadata/|metadata/identity)"
+)
 _NOISE = re.compile(r"https?://[^\s,]+|path: \"(?:[^\"\\]|\\.)*\"|href: \"(?:[^\"\\]|\\.)*\"")
 
 _KINDS: tuple[tuple[str, type[StorageError], str], ...] = (
@@ -69,7 +73,7 @@ def translate(exc: Exception, subject: Subject) -> Exception:
     if type(exc).__name__ == "InvalidPathError":
         what = "the listing holds a key that obstore has no way to name; driver='fsspec' lists it"
         return failure(UnsupportedOperationError, what, subject, cause=cause)
-    if "InstanceCredentials" in bare or "metadata" in bare.partition("Debug source")[0]:
+    if _MACHINE.search(text):
         what = "there are no credentials: none were given, and the machine itself offers none"
         return failure(AuthenticationError, f"{what}; {subject.table.remedy}", subject, cause=cause)
     redirected = subject.table.meaning(301, None) if "BareRedirect" in bare else None
