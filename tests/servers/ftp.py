@@ -5,23 +5,23 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 
 from servers.process import ServerProcess, free_port
 from servers.require import unavailable
+from servers.store import ServerContext
 
 __all__ = ["Ftp"]
 
 
-class Ftp:
+class Ftp(ServerContext):
     """A context manager. ``put`` and ``delete`` work on the files themselves."""
 
     USER, PASSWORD = "reader", "open-sesame"
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.folder = directory / "ftp"
         self._log = directory / "ftp.out"
-        self._process: ServerProcess | None = None
         self.port = 0
 
     @property
@@ -41,18 +41,12 @@ class Ftp:
         """Remove a file."""
         (self.folder / key).unlink()
 
-    def __enter__(self) -> Ftp:
+    def start(self) -> None:
+        """Start it over an empty folder."""
         if find_spec("pyftpdlib") is None:
             unavailable("ftp", "no pyftpdlib in this environment")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         command = [sys.executable, "-W", "ignore", "-m", "pyftpdlib", "-i", "127.0.0.1", "-p", str(self.port)]
         login = ["-u", self.USER, "-P", self.PASSWORD, "-w", "-d", str(self.folder)]
-        self._process = ServerProcess([*command, *login], self.port, self._log)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process is not None:
-            self._process.stop()
+        self.own(ServerProcess([*command, *login], self.port, self._log))

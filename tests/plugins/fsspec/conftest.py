@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from servers.ftp import Ftp
 from servers.nginx import Nginx
+from servers.store import lasting
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +19,7 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
 
 @pytest.fixture(scope="session")
 def ftp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ftp]:
-    with Ftp(tmp_path_factory.mktemp("ftp")) as server:
+    with lasting(Ftp(tmp_path_factory.mktemp("ftp"))) as server:
         yield server
 
 

@@ -183,7 +183,7 @@ def test_unreadable_file_is_denied(tmp_path: Path, opened: Callable[..., Downloa
     assert issubclass(ObjectNotFoundError, FileNotFoundError)
 
 
-SUBJECT = Subject("key.bin", "fsspec", "fsspec", lambda key: f"fsspec+x://root/{key}", ("hidden-secret",))
+SUBJECT = Subject("key.bin", "fsspec", "fsspec", lambda key: f"fsspec+x://place/{key}", ("hidden-secret",))
 
 BUILTINS: tuple[tuple[BaseException, type[StorageError]], ...] = (
     (FileNotFoundError("x"), ObjectNotFoundError),

@@ -1,4 +1,4 @@
-"""The bridge in workers: forked, spawned, threaded, used before or not; it finishes or refuses early (A3, J1, J5-J9)."""
+"""The bridge in workers: forked, spawned, threaded, used before or not; it finishes (A3, J1, J5-J9)."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -105,8 +106,10 @@ def test_lease_is_held_while_the_file_is_open_and_no_longer(server: FaultServer,
     assert leases(cache) == 0
     forgotten = fs.open(path)
     assert forgotten.read(1) == DATA[:1]
-    del forgotten
-    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Python's own word for it
+        del forgotten
+        gc.collect()
     assert leases(cache) == 0
 
 
