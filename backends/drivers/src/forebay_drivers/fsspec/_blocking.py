@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from forebay.downloader import SupportsWrite
-from forebay.exceptions import ObjectNotFoundError
+from forebay.exceptions import ObjectNotFoundError, TransientError
 from forebay.types import ObjectInfo, RangeRead
 from forebay_drivers.errors import Subject
 from forebay_drivers.fsspec._dialect import Dialect, connections, find, stat
@@ -159,6 +159,13 @@ class BlockingDriver:
             yield fs
         except ObjectNotFoundError:
             self._give_back(fs, generation)
+            raise
+        except TransientError:
+            # Those that lay idle as long are as likely to be broken: the next try gets a new one.
+            with self._lock:
+                idle, self._idle = self._idle, []
+            for one in (fs, *idle):
+                _close(one)
             raise
         except BaseException:
             _close(fs)

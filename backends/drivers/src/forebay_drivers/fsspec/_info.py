@@ -74,7 +74,8 @@ def _moment(value: object) -> datetime | None:
         if isinstance(value, str):
             return _read(value)
         if isinstance(value, (tuple, list)) and len(value) >= 6:  # zip's way
-            return datetime(*value[:6], tzinfo=UTC)
+            year, month, day, hour, minute, second = value[:6]
+            return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except (ValueError, OverflowError, OSError):
         return None  # an unreadable date is no date
     return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,13 @@ class NativeDriver:
         return self._loop.run(self._read(key, offset, length, if_match))
 
     async def _read(self, key: str, offset: int, length: int | None, if_match: str | None) -> RangeRead:
-        subject, path, fs = self._subject(key), self._paths.path(key), await self._fs(key)
+        async with self._using(key) as fs:
+            return await self._read_from(fs, key, offset, length, if_match)
+
+    async def _read_from(
+        self, fs: AsyncFileSystem, key: str, offset: int, length: int | None, if_match: str | None
+    ) -> RangeRead:
+        subject, path = self._subject(key), self._paths.path(key)
         stop = None if length is None else offset + length
         before = None
         if not self._dialect.tells and if_match is None:
@@ -122,7 +129,11 @@ class NativeDriver:
         self._loop.run(self._stream(key, fileobj))
 
     async def _stream(self, key: str, fileobj: SupportsWrite) -> None:
-        subject, path, fs = self._subject(key), self._paths.path(key), await self._fs(key)
+        async with self._using(key) as fs:
+            await self._stream_from(fs, key, fileobj)
+
+    async def _stream_from(self, fs: AsyncFileSystem, key: str, fileobj: SupportsWrite) -> None:
+        subject, path = self._subject(key), self._paths.path(key)
         target = Target(fileobj)
         if await acall(subject, lambda: self._dialect.astream(fs, path, target), target):
             return
@@ -165,8 +176,9 @@ class NativeDriver:
         return self._loop.run(self._stat(key))
 
     async def _stat(self, key: str) -> ObjectInfo:
-        path, fs = self._paths.path(key), await self._fs(key)
-        return await acall(self._subject(key), lambda: self._dialect.astat(fs, path, key))
+        path = self._paths.path(key)
+        async with self._using(key) as fs:
+            return await acall(self._subject(key), lambda: self._dialect.astat(fs, path, key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object whose key starts with ``prefix``, recursively."""
@@ -177,9 +189,10 @@ class NativeDriver:
         subject = self._subject(prefix)
         if not self._dialect.lists:
             refuse_listing(subject)
-        fs, start = await self._fs(prefix), self._paths.start(prefix)
+        start = self._paths.start(prefix)
         try:
-            found = await acall(subject, lambda: self._dialect.afind(fs, start))
+            async with self._using(prefix) as fs:
+                found = await acall(subject, lambda: self._dialect.afind(fs, start))
         except ObjectNotFoundError:
             if "/" not in prefix:  # the root itself
                 raise
@@ -199,8 +212,9 @@ class NativeDriver:
         self._loop.run(self._upload(key, path))
 
     async def _upload(self, key: str, path: Path) -> None:
-        fs, target = await self._fs(key), self._paths.path(key)
-        await acall(self._subject(key), lambda: self._dialect.aput(fs, path, target))
+        target = self._paths.path(key)
+        async with self._using(key) as fs:
+            await acall(self._subject(key), lambda: self._dialect.aput(fs, path, target))
 
     # -- file systems ---------------------------------------------------------------------------------------------
 
@@ -220,13 +234,19 @@ class NativeDriver:
         if self._before is not None:
             self._before()
 
-    async def _fs(self, key: str) -> AsyncFileSystem:
+    @asynccontextmanager
+    async def _using(self, key: str) -> AsyncIterator[AsyncFileSystem]:
         loop = asyncio.get_running_loop()
         with self._lock:
             system = self._systems.get(loop)
             if system is None:
                 system = self._systems[loop] = _System(self._make, self._dialect)
-        return await acall(self._subject(key), system.ready)
+        system.users += 1
+        try:
+            yield await acall(self._subject(key), system.ready)
+        finally:
+            system.users -= 1
+            await system.aleft()
 
     async def aclose(self) -> None:
         """Close the file system of the running loop."""
@@ -255,6 +275,8 @@ class _System:
         self._dialect = dialect
         self._making = asyncio.Lock()
         self._fs: AsyncFileSystem | None = None
+        self._retired = False
+        self.users = 0
 
     async def ready(self) -> AsyncFileSystem:
         if self._fs is None:
@@ -271,8 +293,14 @@ class _System:
             await self._dialect.aclose(fs)
 
     async def aretire(self) -> None:
-        """Let go without closing: requests may be under way, and the last of them ends it."""
-        self._fs = None
+        """Close it once no request is under way any more."""
+        self._retired = True
+        await self.aleft()
+
+    async def aleft(self) -> None:
+        """A request has ended."""
+        if self._retired and not self.users:
+            await self.aclose()
 
     def abandon(self) -> None:
         """Close sockets whose loop is closed: the public way is a coroutine, and nothing is left to run it."""
