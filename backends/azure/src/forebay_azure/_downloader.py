@@ -55,6 +55,10 @@ class AzureDownloader(TwoDriverDownloader):
         """The key or the signature."""
         return (*self._access.auth.secrets(), *super().secrets())
 
+    def describe_access(self) -> str:
+        """Who asks, and where, in words without a secret: for `forebay doctor`."""
+        return f"{self._access.auth.describe()}, account {self._access.account} at {self._access.endpoint}"
+
     @staticmethod
     def check_credentials(values: Mapping[str, object]) -> None:
         """A callable gives an account's key, a shared access signature or a bearer token."""

@@ -58,6 +58,19 @@ class Auth:
     kind: Kind
     text: str = field(default="", repr=False)
 
+    def describe(self) -> str:
+        """Who asks, without a secret; of a signature what it allows and until when."""
+        if self.kind == "sas":
+            said = parse_qs(self.text)
+            allowed, until = said.get("sp", ["?"])[0], said.get("se", ["?"])[0]
+            return f"a shared access signature (allows {allowed}, until {until})"
+        return {
+            "key": "the account's key",
+            "anonymous": "nobody (anonymous)",
+            "callable": "the credentials callable",
+            "chain": "the SDK's own chain (service principal, workload identity, the machine's identity)",
+        }[self.kind]
+
     def secrets(self) -> tuple[str, ...]:
         """What must not be shown: of a signature the whole, and its proof as it is and decoded."""
         if self.kind != "sas":

@@ -41,9 +41,7 @@ class GcsDownloader(TwoDriverDownloader):
             what = "there are no credentials: no option, variable or file gives any, and the machine is not asked"
             raise failure(AuthenticationError, f"{what} (NO_GCE_CHECK); {TABLE.remedy}", subject(""))
         target, settings = self._target, self._settings
-        return ObstoreDriver(
-            lambda: make_store(target.bucket, settings, credentials), subject, prefix=target.prefix
-        )
+        return ObstoreDriver(lambda: make_store(target.bucket, settings, credentials), subject, prefix=target.prefix)
 
     def make_fsspec(self, subject: Callable[[str], Subject], credentials: CredentialSource | None) -> Driver:
         """Make the gcsfs driver."""
@@ -59,6 +57,12 @@ class GcsDownloader(TwoDriverDownloader):
     def secrets(self) -> tuple[str, ...]:
         """The token, or what a credentials file holds."""
         return (*self._settings.auth.secrets(), *super().secrets())
+
+    def describe_access(self) -> str:
+        """Who asks, and where, in words without a secret: for `forebay doctor`."""
+        where = self._settings.endpoint or "Google's own address"
+        where += " (STORAGE_EMULATOR_HOST)" if self._settings.emulator else ""
+        return f"{self._settings.auth.describe()}, at {where}"
 
     @staticmethod
     def check_credentials(values: Mapping[str, object]) -> None:

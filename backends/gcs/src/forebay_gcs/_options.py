@@ -50,6 +50,15 @@ class Auth:
     type: str = ""
     path: str | None = None
 
+    def describe(self) -> str:
+        """Who asks, without a secret."""
+        if self.kind == "chain":
+            tried = "GOOGLE_APPLICATION_CREDENTIALS, then gcloud's file, then the machine's own identity"
+            kind = _chain_type()
+            return f"the SDK's own chain ({tried}): {f'a file of type {kind}' if kind else 'no file was found'}"
+        words = {"anonymous": "nobody (anonymous)", "bearer": "a bearer token", "callable": "the credentials callable"}
+        return words.get(self.kind) or f"a credentials file of type {self.type}"
+
     def secrets(self) -> tuple[str, ...]:
         """What must not be shown."""
         if self.kind == "bearer":

@@ -65,6 +65,22 @@ class S3Downloader(TwoDriverDownloader):
         """Not where another option is the one."""
         return self._settings.callable_credentials
 
+    def describe_access(self) -> str:
+        """Who asks, and where, in words without a secret: for `forebay doctor`."""
+        settings = self._settings
+        if settings.anonymous:
+            who = "nobody (anonymous)"
+        elif settings.callable_credentials:
+            who = "the credentials callable"
+        elif settings.keys is not None:
+            who = "an access key" + (" with a session token" if settings.keys.session_token else "")
+        elif settings.fetched_by is not None:
+            who = f"the profile {settings.profile!r} through {settings.fetched_by}"
+        else:
+            who = "the SDK's own chain (web identity, container, the machine's identity): no key was found"
+        where = settings.endpoint_url or f"AWS, region {settings.region}"
+        return f"{who}, at {where} ({'path' if settings.path_style else 'virtual-host'} style)"
+
     @staticmethod
     def check_credentials(values: Mapping[str, object]) -> None:
         """A callable gives at least a pair of keys."""
