@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from aiobotocore.credentials import AioCredentials
@@ -20,6 +22,7 @@ from forebay_s3._options import S3Options
 __all__ = ["make_driver"]
 
 _PIECE = 1 << 20
+_SINGLE = 64 << 20  # the largest file that is stored in one request
 _POOL = 256  # the engine's limiter decides how many requests there are; the pool must not
 # A HEAD response has no body that says why: a small GET is asked then, and it may be allowed where HEAD is not.
 _HEAD_SAYS_LITTLE = frozenset({301, 400, 403, 405, 501})
@@ -123,6 +126,18 @@ class _S3Dialect(S3Dialect):
         finally:
             body.close()
         return True
+
+    async def aput(self, fs: Any, local: Path, path: str) -> None:
+        """One PUT; s3fs's parts for a large file, whose key s3fs itself has to take as it is."""
+        if (await asyncio.to_thread(local.stat)).st_size > _SINGLE:
+            await super().aput(fs, local, path)
+            return
+        bucket, name = self.split(path)
+        file = await asyncio.to_thread(local.open, "rb")
+        try:
+            await fs._call_s3("put_object", Bucket=bucket, Key=name, Body=file)
+        finally:
+            file.close()
 
 
 def _stay(context: dict[str, Any], **_: Any) -> None:
