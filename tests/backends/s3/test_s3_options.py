@@ -218,24 +218,6 @@ def test_addressing_style(bucket: str, options: Mapping[str, object], path_style
     assert parse_options(options, bucket).path_style is path_style
 
 
-def test_virtual_hosts_put_the_bucket_into_the_host_name(faults: FaultServer, opened: Open) -> None:
-    """M4: ``bucket.localhost`` is this machine by definition, so the whole way can be tested."""
-    faults.put("key.bin", b"0123456789")
-    endpoint = faults.url().replace("127.0.0.1", "localhost")
-    downloader = opened("s3://bucket", endpoint_url=endpoint, addressing_style="virtual", **KEYS)
-    data, cause = b"", ""
-    try:
-        data = downloader.download_bytes("key.bin", 2, 4)
-    except ConnectionError as exc:  # a resolver that knows no names under localhost: what was asked for is told
-        cause = str(exc.__cause__)
-    if cause:
-        assert f"{endpoint.replace('localhost', 'bucket.localhost')}/key.bin" in cause
-        return
-    assert data == b"2345"
-    assert faults.requests[0].headers["host"].startswith("bucket.localhost")
-    assert faults.requests[0].path == "/key.bin"
-
-
 def test_missing_s3fs_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """S4."""
     monkeypatch.setattr("forebay_drivers.facade._choice.find_spec", lambda name: None)

@@ -12,11 +12,13 @@ from aiobotocore.session import AioSession
 from botocore.credentials import ReadOnlyCredentials
 from s3fs import S3FileSystem
 
+from forebay._config import environ
 from forebay.downloader import SupportsWrite
 from forebay.types import ObjectInfo
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.errors import Subject
 from forebay_drivers.fsspec import NativeDriver, S3Dialect
+from forebay_drivers.proxies import proxy_for
 from forebay_s3._options import S3Options
 
 __all__ = ["make_driver"]
@@ -68,6 +70,7 @@ def _filesystem(options: S3Options, source: CredentialSource | None) -> S3FileSy
             "request_checksum_calculation": "when_required",
             "response_checksum_validation": "when_required",
             "ignore_configured_endpoint_urls": True,  # ours is the one
+            "proxies": _proxies(options),
             "retries": {"total_max_attempts": 1},
             "connect_timeout": net.connect_timeout,
             "read_timeout": net.timeout,
@@ -76,6 +79,12 @@ def _filesystem(options: S3Options, source: CredentialSource | None) -> S3FileSy
     )
     fs.retries = 1  # the engine retries, with jitter and a budget
     return fs
+
+
+def _proxies(options: S3Options) -> dict[str, str]:
+    """The proxy by the rules that obstore has; botocore reads ``NO_PROXY`` in another way."""
+    proxy = proxy_for(options.endpoint_url or f"https://s3.{options.region}.amazonaws.com", environ())
+    return {} if proxy is None else {"http": proxy, "https": proxy}
 
 
 class _SourceCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocore ships no types
