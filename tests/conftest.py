@@ -128,10 +128,13 @@ def no_leaks(isolated_environment: Path) -> Iterator[None]:
 
 def _threads_left(before: set[threading.Thread]) -> list[str]:
     deadline = monotonic() + GRACE
+    lasting = tuple(LASTING_THREADS)
+    if any(thread.name in LASTING_THREADS for thread in threading.enumerate()):
+        lasting += ("asyncio_",)  # SDKs use the default executor of the lasting thread's loop, which lasts with it
     for thread in set(threading.enumerate()) - before:
-        if thread.name not in LASTING_THREADS:
+        if not thread.name.startswith(lasting):
             thread.join(max(deadline - monotonic(), 0))
-    left = {one for one in threading.enumerate() if one not in before and one.name not in LASTING_THREADS}
+    left = {one for one in threading.enumerate() if one not in before and not one.name.startswith(lasting)}
     return [f"thread {thread.name}" for thread in left]
 
 
