@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -242,3 +244,26 @@ def test_probe_tells_driver_version_and_reason() -> None:
         assert (said.driver, said.native_async, said.ranges, said.stat, said.list) == (driver, True, True, True, True)
         assert why in said.reason
         assert said.version
+
+
+def test_endpoint_says_which_store_is_meant_wherever_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M10, O7: what is cached from one endpoint is never served for the other."""
+    assert S3Downloader.location_options(KEYS) == {}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/")
+    assert S3Downloader.location_options(KEYS) == {"endpoint_url": "http://127.0.0.1:9000"}
+    explicit = {**KEYS, "endpoint_url": "http://127.0.0.1:9001"}
+    assert S3Downloader.location_options(explicit) == {"endpoint_url": "http://127.0.0.1:9001"}
+
+
+def test_plugin_module_imports_no_sdk() -> None:
+    """A plugin only registers: obstore and s3fs are imported when a URL is opened, and then only the one in use."""
+    script = (
+        "import sys, forebay_s3.plugin as p\n"
+        "(spec,) = p.forebay_register_backends()\n"
+        "sdks = {'obstore', 's3fs', 'fsspec', 'botocore', 'aiohttp'}\n"
+        "assert not sdks & set(sys.modules), sdks & set(sys.modules)\n"
+        "spec.load()('s3://bucket', {})\n"
+        "assert not sdks & set(sys.modules), sdks & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

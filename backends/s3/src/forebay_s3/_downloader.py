@@ -48,6 +48,12 @@ class S3Downloader(TwoDriverDownloader):
         return make_driver(self._bucket, self._prefix, self._settings, subject, credentials)
 
     @classmethod
+    def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
+        """The endpoint, wherever it was found: a bucket of the same name at another one is another bucket."""
+        endpoint = parse_options(options).endpoint_url
+        return {} if endpoint is None else {"endpoint_url": endpoint}
+
+    @classmethod
     def obstore_refusal(cls, options: Mapping[str, object]) -> str | None:
         """Credentials that only the AWS SDK fetches."""
         settings = parse_options(options)
