@@ -170,10 +170,10 @@ def split_object(url: URL, *, store: bool = False) -> tuple[str, str]:
     """
     if url.scheme in _HTTP and store:
         path, mark, query = url.rest.partition("?")
-        folder, slash, name = path.rpartition("/")
-        if not slash or not name:
+        folder, slash, last = path.rpartition("/")
+        if not slash or not last:
             raise InvalidURLError(f"{url.redacted} names no object, only a root")
-        return str(URL(url.scheme, folder + mark + query)), os.fsdecode(unquote_to_bytes(name))
+        return str(URL(url.scheme, folder + mark + query)), os.fsdecode(unquote_to_bytes(last))
     if url.scheme in _HTTP:
         return str(url), ""
     if url.scheme == "file":

@@ -169,7 +169,7 @@ def test_credentials_that_the_server_refuses(
         "expired signature": {"sas_token": azurite.sas(lasts=timedelta(hours=-1))},
         "signature of another account's key": {"sas_token": SAS},
         "nobody": {"anonymous": True},
-    }[who]  # type: ignore[assignment]
+    }[who]
     downloader = opened(azurite.endpoint, **options)  # type: ignore[arg-type]
     for error in [*errors_of(downloader), stat_error(downloader)]:
         assert isinstance(error, (AuthenticationError, AccessDeniedError, ObjectNotFoundError))
