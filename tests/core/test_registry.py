@@ -15,6 +15,7 @@ import pytest
 import forebay
 from forebay import _registry
 from forebay._registry import _state
+from forebay._registry._known import unknown_backend, unknown_scheme
 from forebay.exceptions import (
     ConfigError,
     InvalidURLError,
@@ -274,13 +275,15 @@ def test_family_of_schemes(site: Site) -> None:
 
 @pytest.mark.parametrize("url", ["memoryx://a", "xmemory://a", "profile://a", "files://a", "mem://a"])
 def test_s6_near_miss_is_an_unknown_scheme(url: str) -> None:
-    with pytest.raises(UnknownSchemeError, match="installed: file, "):
+    with pytest.raises(UnknownSchemeError, match=r"installed: (\S+, )*file, "):
         forebay.open_downloader(url)
 
 
 def test_s4_unknown_scheme_says_what_to_install() -> None:
-    with pytest.raises(UnknownSchemeError, match=r'pip install "forebay\[fsspec\]"'):
-        forebay.open_downloader("fsspec+sftp://h/x")
+    # All of ours may be installed where the tests run, so the text is asked for itself.
+    assert 'pip install "forebay[fsspec]"' in str(unknown_scheme("fsspec+sftp", ["file"], []))
+    assert 'pip install "forebay[azure]"' in str(unknown_scheme("abfss", ["file"], []))
+    assert 'pip install "forebay[azure]"' in str(unknown_backend("azure", "options=", ["file"]))
     with pytest.raises(UnknownSchemeError, match="did you mean 'memory'"):
         forebay.open_downloader("memroy://x")
 
@@ -522,8 +525,8 @@ def test_https_url_goes_to_another_backend_only_when_told(site: Site, toml: Call
     assert str(_registry.resolve("x-y://b/k", {"backend": "cloud2"}).url) == "cloud2://b/k"
     with pytest.raises(InvalidURLError, match="local path"):
         _registry.resolve("/data/x", {"backend": "cloudy"})
-    with pytest.raises(ConfigError, match=r"no backend 'azure'.*forebay\[azure\]"):
-        _registry.resolve(url, {"backend": "azure"})
+    with pytest.raises(ConfigError, match="no backend 'cloudx'"):
+        _registry.resolve(url, {"backend": "cloudx"})
 
 
 # --- listing, codecs, formats --------------------------------------------------------------------------------------
