@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import ssl
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trustme
 
-from forebay.exceptions import ConnectionFailedError, StorageError, TransientError
-from forebay.testing import FaultServer
+from forebay.downloader import probe
+from forebay.exceptions import ConnectionFailedError, IncompleteBodyError, StorageError, TransientError
+from forebay.testing import Fault, FaultServer
 from forebay_s3 import S3Downloader
 
 Open = Callable[..., S3Downloader]
@@ -52,6 +56,29 @@ def test_virtual_host_goes_through_the_proxy_of_the_environment(opened: Open, mo
             downloader = opened("s3://bucket", endpoint_url="http://store.invalid", addressing_style=style, **KEYS)
             assert downloader.download_bytes("a key.bin", 2, 3) == b"234"
             assert [one.target for one in proxy.requests] == [url]
+
+
+def test_checksum_of_s3_is_checked_where_the_driver_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte that was flipped on the way is found on s3fs, and `probe` says so; obstore shows no checksums."""
+    data = bytes(range(256)) * 400
+    url, given = "http://s3.us-east-1.amazonaws.com", {"addressing_style": "path", **KEYS}
+    checksum = base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
+    with FaultServer() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url())
+        proxy.put(f"{url}/bucket/key.bin", data, headers={"x-amz-checksum-crc32": checksum})
+        one = S3Downloader("s3://bucket", {"endpoint_url": url, "driver": "fsspec", **given})
+        assert "crc32" in probe(one).checksums
+        assert one.download_bytes("key.bin") == data
+        assert proxy.requests[0].headers["x-amz-checksum-mode"] == "ENABLED"
+        proxy.script(None, Fault(corrupt_at=1000), times=None)
+        with pytest.raises(IncompleteBodyError, match="checksum"):
+            one.download_bytes("key.bin")
+        with pytest.raises(IncompleteBodyError, match="checksum"):
+            one.download_fileobj("key.bin", io.BytesIO())
+        one.close()
+    assert probe(S3Downloader("s3://bucket", {"endpoint_url": url, **given})).checksums == ()
+    other = {"endpoint_url": "http://127.0.0.1:9000", "driver": "fsspec", **KEYS}
+    assert probe(S3Downloader("s3://bucket", other)).checksums == ()
 
 
 @pytest.mark.parametrize("pattern", ["127.0.0.1", "127.0.0.0/8", "*", "example.org, 127.0.0.1"])

@@ -63,6 +63,7 @@ class S3Options:
     endpoint_url: str | None = None
     region: str = "us-east-1"
     path_style: bool = False
+    aws: bool = True
     anonymous: bool = False
     callable_credentials: bool = False
     keys: Keys | None = None
@@ -100,6 +101,7 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
         endpoint_url=endpoint,
         region=_region(options, env, profile),
         path_style=_path_style(options, bucket, endpoint),
+        aws=_is_aws(endpoint),
         anonymous=who == "anonymous",
         callable_credentials=who == "credentials",
         keys=keys,
@@ -194,9 +196,13 @@ def _path_style(options: Mapping[str, object], bucket: str, endpoint: str | None
         )
     if style != "auto":
         return style == "path"
-    aws = endpoint is None or (urlsplit(endpoint).hostname or "").endswith(".amazonaws.com")
     # No certificate of AWS's is for a host with a dot more, and no host has an underscore or capitals.
-    return not aws or "." in bucket or "_" in bucket or bucket != bucket.lower()
+    return not _is_aws(endpoint) or "." in bucket or "_" in bucket or bucket != bucket.lower()
+
+
+def _is_aws(endpoint: str | None) -> bool:
+    """Whether it is S3 itself, or something that is only like it."""
+    return endpoint is None or (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
 def _machine_has_none(env: Mapping[str, str]) -> bool:

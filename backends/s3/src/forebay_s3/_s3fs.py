@@ -66,9 +66,9 @@ def _filesystem(options: S3Options, source: CredentialSource | None) -> S3FileSy
         },
         config_kwargs={
             "s3": {"addressing_style": "path" if options.path_style else "virtual"},
-            # Compatible stores refuse checksum headers that they do not know.
-            "request_checksum_calculation": "when_required",
-            "response_checksum_validation": "when_required",
+            # Compatible stores refuse checksum headers that they do not know; on S3 the SDK checks bodies by them.
+            "request_checksum_calculation": "when_supported" if options.aws else "when_required",
+            "response_checksum_validation": "when_supported" if options.aws else "when_required",
             "ignore_configured_endpoint_urls": True,  # ours is the one
             "proxies": _proxies(options),
             "retries": {"total_max_attempts": 1},

@@ -32,6 +32,7 @@ _NO_ANSWER = "no answer, or no more of the body, within the deadline"
 _NO_CONNECTION = "no connection"
 _BROKE = "the connection broke before the answer"
 _BODY_BROKE = "the body broke off"
+_DAMAGED = "the body arrived damaged: its checksum is another"
 _CERTIFICATE = "the server's certificate is not trusted; see ca_file and verify_tls"
 _NO_CREDENTIALS = "there are no usable credentials"
 _Row = tuple[type[StorageError], str]
@@ -51,6 +52,7 @@ SDK_CLASSES: Mapping[tuple[str, str], _Row] = {
     ("botocore", "SSLError"): (StorageError, _CERTIFICATE),
     ("botocore", "IncompleteReadError"): (IncompleteBodyError, _BODY_BROKE),
     ("botocore", "ResponseStreamingError"): (IncompleteBodyError, _BODY_BROKE),
+    ("botocore", "FlexibleChecksumError"): (IncompleteBodyError, _DAMAGED),
     ("botocore", "EndpointConnectionError"): (ConnectionFailedError, _NO_CONNECTION),
     ("botocore", "ProxyConnectionError"): (ConnectionFailedError, "no connection to the proxy"),
     ("botocore", "ConnectionClosedError"): (ConnectionFailedError, _BROKE),
@@ -66,7 +68,7 @@ SDK_CLASSES: Mapping[tuple[str, str], _Row] = {
     ("google", "TransportError"): (ConnectionFailedError, "no connection to where credentials are asked for"),
     ("google", "RefreshError"): (AuthenticationError, "the credentials could not be refreshed"),
     ("google", "GoogleAuthError"): (AuthenticationError, _NO_CREDENTIALS),
-    ("gcsfs", "ChecksumError"): (IncompleteBodyError, "the body arrived damaged: its checksum is another"),
+    ("gcsfs", "ChecksumError"): (IncompleteBodyError, _DAMAGED),
     ("requests", "SSLError"): (StorageError, _CERTIFICATE),
     ("requests", "ProxyError"): (ServerError, "a gateway failed"),  # gcsfs: its word for a 502
     ("requests", "Timeout"): (StorageTimeoutError, _NO_ANSWER),
