@@ -18,7 +18,7 @@ from servers.moto import Moto
 
 import forebay
 from forebay.downloader import probe
-from forebay.exceptions import ObjectNotFoundError, SizeMismatchError, UnsupportedOperationError
+from forebay.exceptions import InvalidURLError, ObjectNotFoundError, SizeMismatchError, UnsupportedOperationError
 from forebay.testing import FaultServer
 
 
@@ -199,3 +199,21 @@ def test_body_longer_than_the_file_said_is_no_object(tmp_path: Path) -> None:
     with pytest.raises((SizeMismatchError, forebay.exceptions.ObjectChangedError)):
         one.download_fileobj("growing.bin", Growing())
     one.close()
+
+
+def test_alias_names_the_protocol(ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of the company's own for a server behind a protocol of fsspec's."""
+    ftp.put("alias/key.bin", b"0123456789")
+    config = tmp_path / "forebay.toml"
+    settings = {"backend": "fsspec+ftp", "username": ftp.USER, "password": ftp.PASSWORD, "encoding": "utf-8"}
+    config.write_text("[scheme.nas]\n" + "\n".join(f'{name} = "{value}"' for name, value in settings.items()))
+    monkeypatch.setenv("FOREBAY_CONFIG", str(config))
+    one = forebay.open_downloader(f"nas://127.0.0.1:{ftp.port}/alias")
+    try:
+        assert one.download_bytes("key.bin", 3, 2) == b"34"
+        assert [info.key for info in one.list()] == ["key.bin"]
+    finally:
+        one.close()
+    config.write_text('[scheme.nas]\nbackend = "fsspec"\n')
+    with pytest.raises(InvalidURLError, match="many schemes"):
+        forebay.open_downloader("nas://host/alias")

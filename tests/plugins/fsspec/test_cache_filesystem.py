@@ -23,7 +23,7 @@ from forebay.exceptions import (
     UnknownSchemeError,
     UnsupportedOperationError,
 )
-from forebay.testing import Fault, FaultServer
+from forebay.testing import Fault, FaultServer, run_async
 from forebay_fsspec import ForebayFileSystem
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -253,3 +253,22 @@ def test_file_system_travels_by_pickle(server: FaultServer, tmp_path: Path) -> N
         assert file.read() == DATA
     assert (tmp_path / "other").is_dir()
     assert pickle.loads(pickle.dumps(opened.fs)) == opened.fs
+
+
+def test_chain_over_http_keeps_whole_urls(server: FaultServer) -> None:
+    fs, path = fsspec.url_to_fs(f"forebay::{server.url('key.bin')}")
+    assert path == server.url("key.bin")
+    with fs.open(path) as file:
+        assert file.read() == DATA
+    assert fs.info(path)["size"] == len(DATA)
+    assert not fs.exists(server.url("absent.bin"))
+
+
+def test_call_inside_a_running_loop(server: FaultServer) -> None:
+    """J10: fsspec's users live in notebooks."""
+
+    async def main() -> bytes:
+        with fsspec.open(f"forebay://{server.url('key.bin')}") as file:
+            return bytes(file.read())
+
+    assert run_async(main()) == DATA

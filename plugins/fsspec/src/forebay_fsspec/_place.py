@@ -131,7 +131,9 @@ class _Maker:
         except TypeError as exc:
             raise ConfigError(f"fsspec's {cls.__name__} cannot be made with these options: {exc}") from exc
         try:
-            return cls(**self._arguments, skip_instance_cache=True)
+            # Mappings are copied: some file systems add to what they were given, and the next one would have it too.
+            own = {name: dict(value) if isinstance(value, dict) else value for name, value in self._arguments.items()}
+            return cls(**own, skip_instance_cache=True)
         except ImportError as exc:
             raise ConfigError(f"fsspec's {cls.__name__} needs a package that is missing: {exc}") from exc
 
