@@ -169,8 +169,8 @@ def split_object(url: URL, *, store: bool = False) -> tuple[str, str]:
         InvalidURLError: The URL names a bucket or folder and no object in it.
     """
     if url.scheme in _HTTP and store:
-        path, mark, query = url.rest.partition("?")
-        folder, slash, last = path.rpartition("/")
+        place, mark, query = url.rest.partition("?")
+        folder, slash, last = place.rpartition("/")
         if not slash or not last:
             raise InvalidURLError(f"{url.redacted} names no object, only a root")
         return str(URL(url.scheme, folder + mark + query)), os.fsdecode(unquote_to_bytes(last))

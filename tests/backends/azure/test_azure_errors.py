@@ -164,13 +164,13 @@ def test_credentials_that_the_server_refuses(
     opened: Callable[..., AzureDownloader], azurite: Azurite, who: str
 ) -> None:
     azurite.put(KEY, b"0123456789")
-    options: dict[str, object] = {
+    ways: dict[str, dict[str, object]] = {
         "wrong key": {"account_key": WRONG_KEY},
         "expired signature": {"sas_token": azurite.sas(lasts=timedelta(hours=-1))},
         "signature of another account's key": {"sas_token": SAS},
         "nobody": {"anonymous": True},
-    }[who]
-    downloader = opened(azurite.endpoint, **options)  # type: ignore[arg-type]
+    }
+    downloader = opened(azurite.endpoint, **ways[who])
     for error in [*errors_of(downloader), stat_error(downloader)]:
         assert isinstance(error, (AuthenticationError, AccessDeniedError, ObjectNotFoundError))
         assert not error.retryable
