@@ -20,6 +20,7 @@ from forebay.exceptions import (
     ConfigError,
     ForebayError,
     ObjectNotFoundError,
+    ThrottledError,
     UnknownSchemeError,
     UnsupportedOperationError,
 )
@@ -272,3 +273,14 @@ def test_call_inside_a_running_loop(server: FaultServer) -> None:
             return bytes(file.read())
 
     assert run_async(main()) == DATA
+
+
+def test_questions_are_repeated_like_transfers(server: FaultServer) -> None:
+    """N1: a busy store is no missing object."""
+    fs = fsspec.filesystem("forebay", options={"max_attempts": 3})
+    server.script("key.bin", Fault(status=503), times=2)
+    assert fs.info(server.url("key.bin"))["size"] == len(DATA)
+    server.script("key.bin", Fault(status=503), times=None)
+    with pytest.raises(ThrottledError) as caught:
+        fs.exists(server.url("key.bin"))
+    assert caught.value.attempts == 3

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from fsspec.implementations.chained import ChainedFileSystem
 
@@ -16,9 +16,12 @@ from forebay.downloader import Downloader
 from forebay.exceptions import AccessDeniedError, InvalidURLError, ObjectNotFoundError, UnsupportedOperationError
 from forebay.types import ObjectInfo
 from forebay_fsspec._file import CachedFile
+from forebay_fsspec._patience import patiently
 from forebay_fsspec._target import target_options, target_prefix
 
 __all__ = ["ForebayFileSystem"]
+
+T = TypeVar("T")
 
 
 class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships no types
@@ -99,10 +102,10 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
             downloader, key = self._find_object(path)
         except InvalidURLError:
             downloader, _ = self._find_folder(path)  # a bucket or the like
-            next(iter(downloader.list("")), None)
+            self._ask(lambda: next(iter(downloader.list("")), None))
             return _folder(path)
         try:
-            return self._entry(path, downloader.stat(key))
+            return self._entry(path, self._ask(lambda: downloader.stat(key)))
         except (FileNotFoundError, UnsupportedOperationError):
             if self._is_folder(path):
                 return _folder(path)
@@ -111,7 +114,7 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
     def _is_folder(self, path: str) -> bool:
         try:
             downloader, start = self._find_folder(path)
-            return next(iter(downloader.list(start)), None) is not None
+            return self._ask(lambda: next(iter(downloader.list(start)), None)) is not None
         except (UnsupportedOperationError, AccessDeniedError, ObjectNotFoundError):
             return False  # nothing that could be shown as a folder
 
@@ -120,7 +123,7 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
         path = self._strip_protocol(path)
         downloader, start = self._find_folder(path)
         entries: dict[str, dict[str, Any]] = {}
-        for found in downloader.list(start):
+        for found in self._ask(lambda: list(downloader.list(start))):
             inner, slash, _ = found.key[len(start) :].partition("/")
             name = f"{self._base(path)}{inner}"
             if slash and inner:
@@ -142,7 +145,7 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
         path = self._strip_protocol(path)
         downloader, start = self._find_folder(path)
         base = self._base(path)
-        found = {name: self._entry(name, one) for name, one in _named(downloader, start, base)}
+        found = {name: self._entry(name, one) for name, one in self._ask(lambda: list(_named(downloader, start, base)))}
         if not found and self.isfile(path):
             found = {path: self.info(path)}
         return dict(sorted(found.items())) if detail else sorted(found)
@@ -175,6 +178,9 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
         if moment is None:
             raise UnsupportedOperationError("the store shows no date", url=redact(self._url(path)))
         return moment
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        return patiently(self._options, question)
 
     # -- URLs -----------------------------------------------------------------------------------------------------
 
