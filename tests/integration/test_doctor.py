@@ -17,10 +17,12 @@ STEPS = ["settings", "backend", "options", "environment", "driver", "credentials
 WRONG = "d3Jvbmcta2V5LXdyb25nLWtleS13cm9uZy1rZXktd3Jvbmcta2V5LXdyb25nLWtleQ=="
 
 
-def run(place: Path, url: str, options: dict[str, object], *flags: str) -> subprocess.CompletedProcess[str]:
+def run(
+    place: Path, url: str, options: dict[str, object], *flags: str, command: str = "doctor"
+) -> subprocess.CompletedProcess[str]:
     arguments = [part for name, value in options.items() for part in ("-O", f"{name}={value}")]
     return subprocess.run(
-        [sys.executable, "-m", "forebay", "doctor", *flags, url, *arguments],
+        [sys.executable, "-m", "forebay", command, *flags, url, *arguments],
         cwd=place,
         env={**os.environ, "NO_PROXY": "*"},
         capture_output=True,
@@ -49,6 +51,21 @@ def test_a_store_that_works(request: pytest.FixtureRequest, name: str, tmp_path:
     ]
     assert secrets
     assert not [secret for secret in secrets if secret in done.stdout + done.stderr]
+
+
+@pytest.mark.parametrize("name", ["weed", "fakegcs", "azurite"])
+def test_ls_and_fetch(request: pytest.FixtureRequest, name: str, tmp_path: Path) -> None:
+    store: Store = request.getfixturevalue(name)
+    store.put("listed/a b.bin", b"bytes")
+    listing = run(tmp_path, f"{store.url}/listed", store.options, command="ls")
+    assert listing.stdout.split(maxsplit=1) == ["5", "a b.bin\n"], listing.stderr
+    url = f"{store.url}/listed/a b.bin"
+    done = run(tmp_path, url, store.options, "-o", str(tmp_path / "out"), command="fetch")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").read_bytes() == b"bytes"
+    missing = run(tmp_path, f"{store.url}/listed/none.bin", store.options, command="fetch")
+    assert missing.returncode == 1
+    assert "there is no such object" in missing.stderr
 
 
 def test_wrong_credentials_are_explained(azurite: Azurite, tmp_path: Path) -> None:

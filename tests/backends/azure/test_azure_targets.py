@@ -7,6 +7,7 @@ from servers.azurite import Azurite
 
 import forebay
 from forebay.exceptions import ConfigError, InvalidURLError
+from forebay.testing import FaultServer, run_async
 from forebay_azure._options import AzureAccess, access
 from forebay_azure._target import parse_target
 
@@ -163,6 +164,31 @@ def test_a_public_container_is_read_without_credentials(azurite: Azurite, driver
     downloader = forebay.open_downloader(f"az://{name}", options=options)
     assert downloader.download_bytes("a.bin") == b"bytes"
     downloader.close()
+
+
+@pytest.mark.parametrize("driver", ["obstore", "fsspec"])
+def test_one_request_a_read(driver: str) -> None:
+    """No HEAD, no listing: not for a part, not for a whole object."""
+    with FaultServer() as faults:
+        faults.put("lake1/data/key.bin", b"0123456789")
+        options = {
+            "driver": driver,
+            "endpoint_url": f"{faults.url()}/lake1",
+            "account_name": "lake1",
+            "account_key": KEY,
+        }
+        downloader = forebay.open_downloader("az://data", options=options)
+        assert downloader.download_bytes("key.bin", 2, 3) == b"234"
+        assert downloader.download_bytes("key.bin") == b"0123456789"
+
+        async def main() -> None:
+            assert bytes((await downloader.aread_range("key.bin", 2, 3)).data) == b"234"  # type: ignore[attr-defined]
+            await downloader.aclose()
+
+        run_async(main())
+        downloader.close()
+        assert [request.method for request in faults.requests] == ["GET"] * 3
+        assert all(request.headers["authorization"].startswith("SharedKey lake1:") for request in faults.requests)
 
 
 @pytest.mark.xdist_group("azure")

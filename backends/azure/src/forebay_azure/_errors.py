@@ -61,6 +61,7 @@ TABLE = ErrorTable(
         "InternalError": Meaning(ServerError, "the store failed"),
         "OperationTimedOut": Meaning(StorageTimeoutError, "the store could not answer in time"),
     },
+    statuses={404: Meaning(ObjectNotFoundError, "there is no such object or container")},
     code_in_text=re.compile(r"<Code>(\w+)</Code>"),
     remedy=_REMEDY,
 )

@@ -63,6 +63,7 @@ TABLE = ErrorTable(
         "InvalidRange": Meaning(InvalidRangeError, "the range does not lie in the object"),
         "requestedRangeNotSatisfiable": Meaning(InvalidRangeError, "the range does not lie in the object"),
     },
+    statuses={404: Meaning(ObjectNotFoundError, "there is no such object or bucket")},
     code_in_text=re.compile(r"(?:<Code>|\"reason\": ?\")(\w+)"),
     remedy=_REMEDY,
 )
