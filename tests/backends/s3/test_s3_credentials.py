@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -246,3 +248,36 @@ def test_refused_credentials_are_asked_for_anew_once(faults: FaultServer, faulty
     shown = "".join(traceback.format_exception(error.value))
     assert "token-number" not in shown
     assert "secret-number" not in shown
+
+
+def test_what_the_machine_offers_is_the_last_resort(
+    faults: FaultServer, opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container's credentials, by the chain that each SDK has itself."""
+    faults.put("bucket/key.bin", b"0123456789")
+    offer = {"AccessKeyId": "AKIACONTAINER", "SecretAccessKey": "from-the-container", "Token": "token-of-container"}
+    faults.put("offer", json.dumps({**offer, "Expiration": "2099-01-01T00:00:00Z"}).encode())
+    (tmp_path / "token").write_text("let me in")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", faults.url("offer"))
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
+    assert opened("s3://bucket", endpoint_url=faults.url()).download_bytes("key.bin", 2, 4) == b"2345"
+    (request,) = faults.requests_for("bucket/key.bin")
+    assert "Credential=AKIACONTAINER/" in request.headers["authorization"]
+    assert request.headers["x-amz-security-token"] == "token-of-container"
+
+
+def test_nothing_that_people_see_shows_a_key(
+    faults: FaultServer, faulty: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U1, U2: neither our log, nor a repr of the downloader or of what it holds."""
+    caplog.set_level("DEBUG", "forebay")
+    provider = Provider()
+    for given in ({}, {"credentials": provider, "access_key_id": None, "secret_access_key": None}):
+        downloader = faulty(**given)
+        with pytest.raises(FileNotFoundError) as error:
+            downloader.download_bytes("absent.bin")
+        shown = repr(downloader) + repr(downloader._settings) + caplog.text + repr(error.value)
+        source = downloader._here().credentials
+        shown += repr(source) + (repr(source.get()) if source is not None else "")
+        for secret in ("AKIAEXAMPLEKEY", "wJalrXUtnFEMI", "AKIANUMBER", "secret-number", "token-number"):
+            assert secret not in shown, shown

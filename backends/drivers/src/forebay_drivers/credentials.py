@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -20,6 +21,8 @@ from forebay._config import random, wall_clock
 from forebay.exceptions import AuthenticationError, ConfigError, ConnectionFailedError, StorageTimeoutError
 
 __all__ = ["CredentialSource", "Credentials", "expiry"]
+
+logger = logging.getLogger("forebay.drivers")
 
 _DEADLINE = 30.0
 _MARGIN = 300.0  # seconds before the expiry at which the refresh begins, at most
@@ -146,6 +149,8 @@ class CredentialSource:
                 self._refresh_at = self._clock() + pause * random().uniform(0.5, 1.0)
                 self._pending = None
             pending.set_exception(exc)
+            # Whoever waits has the error itself; nobody waits while the old ones are valid.
+            logger.warning("the credentials could not be refreshed (%s)", type(exc).__name__)
             return
         with self._lock:
             serial = 1 if self._held is None else self._held.serial + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -180,10 +181,10 @@ class TwoDriverDownloader(Downloader):
         return call(driver)
 
     async def _async(self, key: str, call: Callable[[Driver], Awaitable[T]]) -> T:
-        driver = self._driver()
+        driver = self._here().driver or await asyncio.to_thread(self._driver)  # the SDK's import takes its time
         if driver is None:
             await fork.check_alive_async()
-            driver = self._driver()
+            driver = await asyncio.to_thread(self._driver)
             assert driver is not None
         self._checked(driver, key)
         source = self._here().credentials
