@@ -16,14 +16,33 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-#: The engine's one thread a process lives until the interpreter ends; `forebay._prefetch` has tests for that end.
-LASTING_THREADS = frozenset({"forebay-io"})
+from servers.azurite import Azurite
+from servers.fakegcs import FakeGcs
+from servers.gcsxml import GcsXml
+from servers.moto import Moto
+from servers.process import LASTING
+from servers.store import lasting
+from servers.weed import Weed
+
+#: The engine's one thread a process lives until the interpreter ends; `forebay._prefetch` has tests for that end. So
+#: does fsspec's own, which its blocking interface starts.
+LASTING_THREADS = frozenset({"forebay-io", "fsspecIO"})
 #: Helpers of multiprocessing that live as long as the process that started them.
 LASTING_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 #: Directories that multiprocessing and torch remove at exit, not before.
 LASTING_TEMPORARIES = ("pymp-", "torch_")
 #: Seconds that threads and processes have to end by themselves after a test.
 GRACE = 5.0
+#: Settings of ours and of the clouds' SDKs: a test sees none that it did not make.
+FOREIGN = ("FOREBAY_", "AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "GCSFS_")
+#: No SDK asks a cloud's metadata address, nor dials an emulator's port with gRPC (gcsfs waits 40 s for that).
+NO_METADATA = {
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AZURE_TOKEN_CREDENTIALS": "dev",
+    "NO_GCE_CHECK": "true",
+    "GCE_METADATA_HOST": "127.0.0.1:9",
+    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+}
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
@@ -32,13 +51,50 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="the first seed of the crash campaign")
 
 
+@pytest.fixture(scope="session")
+def weed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Weed]:
+    """SeaweedFS's S3, one for all tests of this process."""
+    with lasting(Weed(tmp_path_factory.mktemp("weed"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
+    """moto's S3, one for all tests of this process."""
+    with lasting(Moto(tmp_path_factory.mktemp("moto"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fakegcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcs]:
+    """fake-gcs-server, one for all tests of this process."""
+    with lasting(FakeGcs(tmp_path_factory.mktemp("fakegcs"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcsxml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsXml]:
+    """SeaweedFS behind an address that speaks Google's XML API, one for all tests of this process."""
+    with lasting(GcsXml(tmp_path_factory.mktemp("gcsxml"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    """Azurite, one for all tests of this process."""
+    with lasting(Azurite(tmp_path_factory.mktemp("azurite"))) as server:
+        yield server
+
+
 @pytest.fixture(autouse=True)
 def isolated_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees, or writes, the user's settings, cache, proxies or home. Returns the home that it sees."""
     home = tmp_path_factory.mktemp("home")
     for name in os.environ:
-        if (name.startswith("FOREBAY_") and name != "FOREBAY_REQUIRE") or name.lower() in PROXIES:
+        if (name.startswith(FOREIGN) and name != "FOREBAY_REQUIRE") or name.lower() in PROXIES:
             monkeypatch.delenv(name)
+    for name, value in NO_METADATA.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(home))
     for name, folder in (("CONFIG", ".config"), ("CACHE", ".cache"), ("DATA", ".local/share"), ("STATE", ".state")):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / folder))
@@ -77,10 +133,13 @@ def no_leaks(isolated_environment: Path) -> Iterator[None]:
 
 def _threads_left(before: set[threading.Thread]) -> list[str]:
     deadline = monotonic() + GRACE
+    lasting = tuple(LASTING_THREADS)
+    if any(thread.name in LASTING_THREADS for thread in threading.enumerate()):
+        lasting += ("asyncio_",)  # SDKs use the default executor of the lasting thread's loop, which lasts with it
     for thread in set(threading.enumerate()) - before:
-        if thread.name not in LASTING_THREADS:
+        if not thread.name.startswith(lasting):
             thread.join(max(deadline - monotonic(), 0))
-    left = {one for one in threading.enumerate() if one not in before and one.name not in LASTING_THREADS}
+    left = {one for one in threading.enumerate() if one not in before and not one.name.startswith(lasting)}
     return [f"thread {thread.name}" for thread in left]
 
 
@@ -94,7 +153,7 @@ def _children() -> set[int]:
 
 
 def _processes_left(before: set[int]) -> list[str]:
-    new = [psutil.Process(pid) for pid in _children() - before if psutil.pid_exists(pid)]
+    new = [psutil.Process(pid) for pid in _children() - before - LASTING if psutil.pid_exists(pid)]
     left: list[str] = []
     suspects = [process for process in new if not any(name in _command(process) for name in LASTING_PROCESSES)]
     for process in psutil.wait_procs(suspects, timeout=GRACE)[1]:

@@ -20,6 +20,7 @@ COMMANDS = (
     ("fetch",),
     ("ls",),
     ("plugins",),
+    ("doctor",),
     ("cache",),
     ("cache", "info"),
     ("cache", "verify"),

@@ -276,7 +276,7 @@ def test_family_of_schemes(site: Site) -> None:
 
 @pytest.mark.parametrize("url", ["memoryx://a", "xmemory://a", "profile://a", "files://a", "mem://a"])
 def test_s6_near_miss_is_an_unknown_scheme(url: str) -> None:
-    with pytest.raises(UnknownSchemeError, match="installed: file, "):
+    with pytest.raises(UnknownSchemeError, match=r"installed: (\S+, )*file, "):
         forebay.open_downloader(url)
 
 
@@ -592,9 +592,8 @@ def test_https_url_goes_to_another_backend_only_when_told(
     assert str(_registry.resolve("x-y://b/k", {"backend": "cloud2"}).url) == "cloud2://b/k"
     with pytest.raises(InvalidURLError, match="local path"):
         _registry.resolve("/data/x", {"backend": "cloudy"})
-    monkeypatch.setattr(_known, "EXTRAS", {"azure": ("azure",)})
-    with pytest.raises(ConfigError, match=r"no backend 'azure'.*forebay\[azure\]"):
-        _registry.resolve(url, {"backend": "azure"})
+    with pytest.raises(ConfigError, match="no backend 'cloudx'"):
+        _registry.resolve(url, {"backend": "cloudx"})
 
 
 # --- listing, codecs, formats --------------------------------------------------------------------------------------

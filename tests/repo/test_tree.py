@@ -28,10 +28,13 @@ EVERYWHERE = {"bin", "data", "dev", "etc", "lib", "nvme", "proc", "sbin", "sys",
 SOMEWHERE = {"Users", "home", "media", "mnt", "opt", "root", "scratch", "srv"}
 PUBLIC_HOSTS = {
     "127.0.0.1",
+    "ACCOUNT.blob.core.windows.net",
+    "ACCOUNT.r2.cloudflarestorage.com",
     "data.example.org",
     "github.com",
     "host",
     "pluggy.readthedocs.io",
+    "storage.googleapis.com",
     "www.apache.org",
 }
 

@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["ServerProcess", "free_port", "wait_until"]
+__all__ = ["LASTING", "ServerProcess", "free_port", "wait_until"]
 
-_START = 15.0
+#: Servers that a session's fixture owns: they outlive the test that asked for them first.
+LASTING: set[int] = set()
+
+_START = 30.0
 _STOP = 5.0
 
 
@@ -36,10 +39,12 @@ class ServerProcess:
 
     def __init__(self, command: Sequence[str], port: int, log: Path, env: Mapping[str, str] | None = None) -> None:
         self._log = log
+        self.pid = 0
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=None if env is None else dict(env)
             )
+        self.pid = self._process.pid
         try:
             wait_until(lambda: self._answers(port), deadline=_START, what=f"the start of {command[0]}")
         except BaseException:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-__all__ = ["require", "unavailable"]
+__all__ = ["installed", "require", "unavailable"]
 
 #: Debian keeps servers where a user's PATH does not reach.
 _EXTRA_PATH = ("/usr/sbin", "/usr/local/sbin", "/sbin")
@@ -21,6 +23,13 @@ def require(name: str, executable: str | None = None) -> str:
     if found is None:
         unavailable(name, f"no {executable or name} on this machine")
     return found
+
+
+def installed(name: str, executable: str) -> str:
+    """The path of a command that a package brought: beside this interpreter, in node_modules, on PATH."""
+    folders = (Path(sys.executable).parent, Path(__file__).parents[2] / "node_modules" / ".bin")
+    found = next((path for path in (folder / executable for folder in folders) if os.access(path, os.X_OK)), None)
+    return str(found) if found is not None else require(name, executable)
 
 
 def unavailable(name: str, why: str) -> NoReturn:

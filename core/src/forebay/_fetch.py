@@ -29,7 +29,7 @@ from forebay._transfer import Source, TransferPolicy, stat_object
 from forebay.downloader import Downloader, probe
 from forebay.exceptions import ObjectNotFoundError, StorageTimeoutError
 
-__all__ = ["afetch", "fetch", "release"]
+__all__ = ["afetch", "fetch", "release", "shared_downloader"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,11 +170,11 @@ def _start(
     revalidate: bool,
 ) -> _Call:
     resolved = _registry.resolve(url, options)
-    root, key = _url.split_object(resolved.url)
+    root, key = _url.split_object(resolved.url, store=resolved.url.scheme not in resolved.backend.schemes)
     budget = None if max_cache_bytes is None else _config.parse_size(max_cache_bytes)
     engine = open_engine(None if cache_dir is None else Path(cache_dir).absolute(), max_bytes=budget)
     try:
-        downloader = _downloader(resolved, root)
+        downloader = shared_downloader(resolved, root)
         shown = _url.redact(str(resolved.url))
         name = key or str(resolved.url).split("?", 1)[0].split("#", 1)[0]
         request = ChunkRequest(
@@ -270,7 +270,8 @@ MAX_DOWNLOADERS = 8
 _downloaders: OrderedDict[tuple[object, ...], Downloader] = OrderedDict()
 
 
-def _downloader(resolved: _registry.Resolved, root: str) -> Downloader:
+def shared_downloader(resolved: _registry.Resolved, root: str) -> Downloader:
+    """A downloader of ``root`` that stays open for the next use, and is closed with the process."""
     keep_thread()  # the open downloaders belong to its loop
     options = tuple(sorted((name, repr(value)) for name, value in resolved.options.items()))
     key = (os.getpid(), resolved.cls, root, options)

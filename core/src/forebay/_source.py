@@ -373,13 +373,9 @@ def close_downloader(downloader: Downloader) -> None:
         logger.warning("close() of %r did not return within %.0f s and is abandoned", downloader, CLOSE_DEADLINE)
 
 
-#: Options that say where a store is; the same URL with others of these is another store.
-_LOCATING_OPTIONS = ("endpoint_url", "account_name", "connection_string")
-
-
 def location(resolved: Resolved) -> str:
     """Name a root by URL and store; for hashing only, since it may hold secrets."""
-    where = [f"{name}={resolved.options[name]}" for name in _LOCATING_OPTIONS if name in resolved.options]
+    where = [f"{name}={value}" for name, value in resolved.cls.location_options(resolved.options).items()]
     return "\0".join([resolved.backend.name, *where, _url.identity(str(resolved.url))])
 
 

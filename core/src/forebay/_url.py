@@ -157,12 +157,23 @@ def join_url(root: str, key: str) -> str:
     return str(URL(url.scheme, joined, url.bare))
 
 
-def split_object(url: URL) -> tuple[str, str]:
+def split_object(url: URL, *, store: bool = False) -> tuple[str, str]:
     """Split the URL of one object into (root, key), so that a downloader of the root can be asked for the key.
+
+    Args:
+        url: Of the object.
+        store: An object store reads it: of a http(s) URL the last part of the path is the key, decoded, and a query
+            stays with the root. A web server's object is the whole URL with an empty key.
 
     Raises:
         InvalidURLError: The URL names a bucket or folder and no object in it.
     """
+    if url.scheme in _HTTP and store:
+        place, mark, query = url.rest.partition("?")
+        folder, slash, last = place.rpartition("/")
+        if not slash or not last:
+            raise InvalidURLError(f"{url.redacted} names no object, only a root")
+        return str(URL(url.scheme, folder + mark + query)), os.fsdecode(unquote_to_bytes(last))
     if url.scheme in _HTTP:
         return str(url), ""
     if url.scheme == "file":

@@ -17,6 +17,10 @@ __all__ = ["ASYNC_HOOKS", "Downloader", "SupportsRangeRead", "SupportsWrite", "o
 ASYNC_HOOKS = ("adownload_file", "adownload_fileobj", "adownload_bytes", "astat", "aupload_file")
 
 
+#: Options that say where a store is in every backend that has them.
+_LOCATING = ("endpoint_url", "account_name", "connection_string")
+
+
 class SupportsWrite(Protocol):
     """All that a ``fileobj`` promises to a hook."""
 
@@ -76,6 +80,14 @@ class Downloader(ABC):
         The default answers for a backend without a native library: nothing stands in the way of its hooks.
         """
         return Capabilities(native_async=True, driver="python")
+
+    @classmethod
+    def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
+        """Of ``options``, those that say where the store is: the same URL with others of these is another store.
+
+        What is cached from one is never served for the other. The values are compared as text.
+        """
+        return {name: options[name] for name in _LOCATING if name in options}
 
     @abstractmethod
     def download_fileobj(self, key: str, fileobj: SupportsWrite) -> None:

@@ -11,8 +11,8 @@ import trustme
 
 from forebay.exceptions import ConnectionFailedError, StorageError, TransientError
 from forebay.testing import FaultServer
+from forebay_drivers.proxies import proxy_for
 from forebay_http import HttpDownloader
-from forebay_http._proxies import proxy_for
 
 Open = Callable[..., HttpDownloader]
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

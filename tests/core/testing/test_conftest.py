@@ -38,6 +38,7 @@ def run_test(tmp_path: Path) -> Callable[[str], tuple[int, str]]:
                 "test_it.py",
             ],
             cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(CONFTEST.parent)},  # the conftest there is a copy
             capture_output=True,
             text=True,
             timeout=60,

@@ -22,15 +22,16 @@ from forebay._config import environ
 from forebay.downloader import SupportsWrite
 from forebay.exceptions import StorageError, UnsupportedOperationError
 from forebay.types import ObjectInfo, RangeRead
+from forebay_drivers.errors import Subject, failure, retry_after, status_failure
+from forebay_drivers.options import Network
+from forebay_drivers.proxies import proxy_for
+from forebay_drivers.validators import check_unchanged, is_strong
 from forebay_http._aiohttp_errors import SDK_ERRORS, translate
 from forebay_http._body import Body
-from forebay_http._errors import Subject, failure, retry_after, status_failure
 from forebay_http._options import HttpOptions
-from forebay_http._proxies import proxy_for
 from forebay_http._ranges import cut_slice, read_part, response_info, unsatisfied
 from forebay_http._redirects import MAX_REDIRECTS, REDIRECTS, next_hop
 from forebay_http._target import Target
-from forebay_http._validators import check_unchanged, is_strong
 
 __all__ = ["AiohttpDriver"]
 
@@ -195,10 +196,10 @@ class AiohttpDriver:
             return session
 
     def _new_session(self) -> aiohttp.ClientSession:
-        options = self._options
+        network = self._options.network
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=_tls(options)),
-            timeout=aiohttp.ClientTimeout(total=None, sock_read=options.timeout, sock_connect=options.connect_timeout),
+            connector=aiohttp.TCPConnector(limit=0, ssl=_tls(network)),
+            timeout=aiohttp.ClientTimeout(total=None, sock_read=network.timeout, sock_connect=network.connect_timeout),
             cookie_jar=aiohttp.DummyCookieJar(),  # the other driver keeps none either
             auto_decompress=False,
             read_bufsize=1 << 20,
@@ -226,7 +227,7 @@ class AiohttpDriver:
                 connector._close()  # the public way is a coroutine, and there is no loop any more to run it
 
 
-def _tls(options: HttpOptions) -> ssl.SSLContext | bool:
+def _tls(options: Network) -> ssl.SSLContext | bool:
     if options.ca_file is None and options.verify_tls:
         return True
     context = ssl.create_default_context()

@@ -11,7 +11,7 @@ from forebay.exceptions import (
     StorageError,
     StorageTimeoutError,
 )
-from forebay_http._errors import Subject, failure
+from forebay_drivers.errors import Subject, failure
 
 __all__ = ["SDK_ERRORS", "translate"]
 

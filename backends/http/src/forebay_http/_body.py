@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Mapping
 import aiohttp
 
 from forebay.exceptions import DecompressionError, IncompleteBodyError, UnsupportedOperationError
+from forebay_drivers.errors import Subject, failure
 from forebay_http._aiohttp_errors import SDK_ERRORS, translate
 from forebay_http._decode import BadEncodingError, Decoder, UnknownEncodingError, encodings_of, make_decoder
-from forebay_http._errors import Subject, failure
 
 __all__ = ["Body"]
 

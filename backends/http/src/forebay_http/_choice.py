@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from importlib.util import find_spec
 
-from forebay_http import _fork
+from forebay_drivers import fork
 from forebay_http._options import HttpOptions
 from forebay_http._target import Target
 
@@ -66,7 +66,7 @@ class Choice:
 
     def against(self, key: str) -> str | None:
         """Why obstore must not be asked for ``key``; None where it may."""
-        return self._root_reason or _fork.unusable_reason() or _key_refusal(self._target, key) or self._keys.get(key)
+        return self._root_reason or fork.unusable_reason() or _key_refusal(self._target, key) or self._keys.get(key)
 
     def served(self) -> None:
         """obstore has served an object of this root."""

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from forebay.downloader import Downloader, SupportsWrite, check_range
 from forebay.exceptions import StorageError
 from forebay.types import Capabilities, ObjectInfo, RangeRead
-from forebay_http import _drain, _fork
+from forebay_drivers import drain, fork
+from forebay_drivers.errors import ErrorTable, Subject
+from forebay_drivers.loop import LoopThread
 from forebay_http._choice import Choice, Handover, options_refusal
-from forebay_http._errors import Subject
-from forebay_http._loop import LoopThread
 from forebay_http._options import OPTION_TYPES, HttpOptions, parse_options
 from forebay_http._target import Target, check_key, parse_target
 
 if TYPE_CHECKING:
     from forebay_http._aiohttp_driver import AiohttpDriver
-    from forebay_http._obstore_driver import ObstoreDriver
+    from forebay_http._obstore_driver import HttpObstoreDriver
 
 __all__ = ["HttpDownloader"]
 
@@ -31,6 +31,9 @@ logger = logging.getLogger("forebay.http")
 
 # What servers and signed URLs say to HEAD where they allow GET.
 _HEAD_REFUSED = frozenset({400, 403, 405, 501})
+_TABLE = ErrorTable(
+    remedy="see the options username, password, bearer_token and headers (a missing object may look so too)"
+)
 _SECRET_LENGTH = 6  # a shorter text would be cut out of words that have nothing to do with it
 
 
@@ -54,12 +57,12 @@ class HttpDownloader(Downloader):
         self._told: set[str] = set()
         # One set of clients a process: after a fork the child makes its own and leaves the parent's alone.
         self._clients: dict[int, _Clients] = {}
-        _fork.install()
+        fork.install()
 
     @classmethod
     def probe_driver(cls, options: Mapping[str, object]) -> Capabilities:
         """Which driver serves this process, and why. Single objects may still be handed over, see the log."""
-        reason = options_refusal(parse_options(options)) or _fork.unusable_reason()
+        reason = options_refusal(parse_options(options)) or fork.unusable_reason()
         if reason is not None:
             return Capabilities(
                 native_async=True, ranges=True, stat=True, driver="fsspec", version=version("aiohttp"), reason=reason
@@ -158,13 +161,13 @@ class HttpDownloader(Downloader):
     def _sync(
         self,
         key: str,
-        fast: Callable[[ObstoreDriver], T],
+        fast: Callable[[HttpObstoreDriver], T],
         other: Callable[[AiohttpDriver], Coroutine[Any, Any, T]],
     ) -> T:
         check_key(key)
         clients = self._here()
-        if clients.choice.against(key) is None and _fork.needs_check():
-            _fork.check_alive()
+        if clients.choice.against(key) is None and fork.needs_check():
+            fork.check_alive()
         reason = clients.choice.against(key)
         if reason is None:
             try:
@@ -180,8 +183,8 @@ class HttpDownloader(Downloader):
     async def _async(self, key: str, call: Callable[[Any], Awaitable[T]]) -> T:
         check_key(key)
         clients = self._here()
-        if clients.choice.against(key) is None and _fork.needs_check():
-            await _fork.check_alive_async()
+        if clients.choice.against(key) is None and fork.needs_check():
+            await fork.check_alive_async()
         reason = clients.choice.against(key)
         if reason is None:
             try:
@@ -198,7 +201,7 @@ class HttpDownloader(Downloader):
         if reason in self._told or self._settings.driver == "fsspec":
             return
         self._told.add(reason)
-        level = logging.WARNING if reason == _fork.unusable_reason() else logging.INFO
+        level = logging.WARNING if reason == fork.unusable_reason() else logging.INFO
         logger.log(level, "%s: reading through aiohttp instead of obstore: %s", self._target.shown(key), reason)
 
     def _here(self) -> _Clients:
@@ -209,19 +212,19 @@ class HttpDownloader(Downloader):
         return clients
 
     def _subject(self, key: str, driver: str) -> Subject:
-        return Subject(key, driver, self._target, self._secrets)
+        return Subject(key, driver, "http", self._target.shown, self._secrets, _TABLE)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Close what belongs to the running loop, and let obstore's threads come to rest."""
         await self._here().aclose()
-        await _drain.adrain()
+        await drain.adrain()
 
     def close(self) -> None:
         """Close every client of this process, and let obstore's threads come to rest."""
         self._clients.pop(os.getpid(), _Clients(self._target, self._settings, self._subject)).close()
-        _drain.drain()
+        drain.drain()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_clients": {}}
@@ -233,18 +236,18 @@ class _Clients:
     def __init__(self, target: Target, options: HttpOptions, subject: Callable[[str, str], Subject]) -> None:
         self._args = target, options, subject
         self._lock = threading.Lock()
-        self._obstore: ObstoreDriver | None = None
+        self._obstore: HttpObstoreDriver | None = None
         self._aiohttp: AiohttpDriver | None = None
         self.choice = Choice(target, options)
         self.loop = LoopThread()
 
     @property
-    def obstore(self) -> ObstoreDriver:
-        from forebay_http._obstore_driver import ObstoreDriver
+    def obstore(self) -> HttpObstoreDriver:
+        from forebay_http._obstore_driver import HttpObstoreDriver
 
         with self._lock:
             if self._obstore is None:
-                self._obstore = ObstoreDriver(*self._args)
+                self._obstore = HttpObstoreDriver(*self._args)
             return self._obstore
 
     @property

@@ -6,13 +6,11 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from forebay.exceptions import ConfigError
+from forebay_drivers.options import Network, network, wanted_driver
 
-__all__ = ["DRIVERS", "OPTION_TYPES", "HttpOptions", "parse_options"]
-
-DRIVERS = ("obstore", "fsspec")
+__all__ = ["OPTION_TYPES", "HttpOptions", "parse_options"]
 
 OPTION_TYPES: Mapping[str, type] = {
     "driver": str,
@@ -43,10 +41,7 @@ class HttpOptions:
 
     driver: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    timeout: float = 30.0
-    connect_timeout: float = 5.0
-    verify_tls: bool = True
-    ca_file: Path | None = None
+    network: Network = field(default_factory=Network)
 
 
 def parse_options(options: Mapping[str, object], userinfo: tuple[str, str] | None = None) -> HttpOptions:
@@ -59,41 +54,11 @@ def parse_options(options: Mapping[str, object], userinfo: tuple[str, str] | Non
     Raises:
         ConfigError: An option has a value that cannot be used, or two options contradict each other.
     """
-    driver = options.get("driver")
-    if driver is not None and driver not in DRIVERS:
-        raise ConfigError(f"option 'driver' is {driver!r}; the http backend has {', '.join(DRIVERS)}", option="driver")
-    ca_file = options.get("ca_file")
-    verify = options.get("verify_tls", True)
-    if not isinstance(verify, bool):
-        raise ConfigError(f"option 'verify_tls' is {verify!r}, not true or false", option="verify_tls")
     return HttpOptions(
-        driver=None if driver is None else str(driver),
+        driver=wanted_driver(options, "http"),
         headers=_headers(options, userinfo),
-        timeout=_seconds(options, "timeout", 30.0),
-        connect_timeout=_seconds(options, "connect_timeout", 5.0),
-        verify_tls=verify,
-        ca_file=None if ca_file is None else _certificate_file(ca_file),
+        network=network(options),
     )
-
-
-def _certificate_file(value: object) -> Path:
-    path = Path(str(value)).expanduser()
-    if not path.is_file():
-        raise ConfigError(f"option 'ca_file' names {str(path)!r}, which is no file", option="ca_file")
-    return path
-
-
-def _seconds(options: Mapping[str, object], name: str, default: float) -> float:
-    value = options.get(name)
-    if value is None:
-        return default
-    try:
-        seconds = float(str(value))
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 1e6:
-        raise ConfigError(f"option {name!r} is {value!r}, not a number of seconds above zero", option=name)
-    return seconds
 
 
 def _headers(options: Mapping[str, object], userinfo: tuple[str, str] | None) -> dict[str, str]:

@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 
 from forebay.exceptions import IncompleteBodyError, InvalidRangeError, ServerError
 from forebay.types import ObjectInfo, RangeRead
+from forebay_drivers.errors import Subject, failure
 from forebay_http._body import Body
-from forebay_http._errors import Subject, failure
 
 __all__ = ["cut_slice", "read_part", "response_info", "unsatisfied"]
 

@@ -13,7 +13,11 @@ __all__ = ["EXTRAS", "broken_for", "install_hint", "unknown_backend", "unknown_s
 #: Each extra of this distribution that brings a backend, and the schemes which that serves ("x+*": all that start so).
 #: A test compares it with pyproject.toml, so that nobody is told to install what does not exist.
 EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "azure": ("abfs", "abfss", "az", "azure"),
+    "fsspec": ("fsspec+*",),
+    "gcs": ("gcs", "gs"),
     "http": ("http", "https"),
+    "s3": ("s3",),
 }
 
 

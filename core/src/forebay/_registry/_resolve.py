@@ -225,13 +225,23 @@ def load_class(spec: BackendSpec) -> type[Downloader]:
 
 def _retarget(url: URL, spec: BackendSpec, wanted: str | None, origin: str) -> URL:
     """The URL as the backend knows it: its own scheme for an alias. An https URL stays one, whoever reads it."""
-    served = url.scheme in spec.schemes or any(
-        scheme.endswith("*") and url.scheme.startswith(scheme[:-1]) for scheme in spec.schemes
-    )
+    served = _serves(spec, url.scheme)
     if wanted is None or served or url.scheme in ("http", "https"):
         return url
     if url.bare:
         raise InvalidURLError(
             f"{url.redacted} is a local path, which backend {spec.name!r} (from {origin}) cannot serve; write a URL"
         )
-    return parse_url(f"{wanted if wanted in spec.schemes else spec.schemes[0]}://{url.rest}")
+    scheme = wanted if _serves(spec, wanted) else spec.schemes[0]
+    if scheme.endswith("*"):
+        raise InvalidURLError(
+            f"backend {spec.name!r} serves many schemes, and {url.redacted} does not say which: name one of them, as in"
+            f" backend = {scheme[:-1] + 'sftp'!r}"
+        )
+    return parse_url(f"{scheme}://{url.rest}")
+
+
+def _serves(spec: BackendSpec, scheme: str) -> bool:
+    return scheme in spec.schemes or any(
+        family.endswith("*") and scheme.startswith(family[:-1]) for family in spec.schemes
+    )

@@ -6,6 +6,7 @@ import click
 
 from forebay.cli._cache import cache
 from forebay.cli._demo import demo
+from forebay.cli._doctor import doctor
 from forebay.cli._fetch import fetch
 from forebay.cli._ls import ls
 from forebay.cli._output import State
@@ -39,5 +40,5 @@ def app(ctx: click.Context) -> None:
     ctx.ensure_object(State).command = ctx.invoked_subcommand or ""
 
 
-for command in (demo, fetch, ls, plugins, cache):
+for command in (demo, fetch, ls, plugins, doctor, cache):
     app.add_command(command)

@@ -95,8 +95,8 @@ class ServedRequest:
 
     @property
     def range(self) -> str | None:
-        """The Range header."""
-        return self.headers.get("range")
+        """The Range header, or Azure's own name for it."""
+        return self.headers.get("x-ms-range") or self.headers.get("range")
 
 
 @dataclass(slots=True)

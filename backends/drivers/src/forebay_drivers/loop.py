@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for the sync methods of the aiohttp driver."""
+"""An event loop in a thread of its own, for the sync methods of drivers that only have async ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LoopThread:
             if self._loop is not None and self._pid == os.getpid():
                 return self._loop
             loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=_serve, args=(loop,), name="forebay-http", daemon=True)
+            thread = threading.Thread(target=_serve, args=(loop,), name="forebay-driver", daemon=True)
             thread.start()
             # A loop from before a fork has no thread here and is left alone: its selector is shared with the parent.
             self._loop, self._thread, self._pid = loop, thread, os.getpid()

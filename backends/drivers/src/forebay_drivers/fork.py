@@ -107,6 +107,6 @@ async def check_alive_async() -> None:
 
 def check_alive() -> None:
     """Sync twin of `check_alive_async`, callable from inside a running loop too."""
-    thread = threading.Thread(target=lambda: asyncio.run(check_alive_async()), name="forebay-http-check", daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(check_alive_async()), name="forebay-driver-check", daemon=True)
     thread.start()
     thread.join(_DEADLINE + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.exceptions import ObjectChangedError
-from forebay_http._errors import Subject, failure
+from forebay_drivers.errors import Subject, failure
 
 __all__ = ["check_unchanged", "is_strong"]
 

@@ -1,0 +1,70 @@
+"""`AzureDownloader`: objects in Azure Blob Storage and in its emulators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from forebay.exceptions import AuthenticationError, ConfigError
+from forebay_azure._errors import TABLE
+from forebay_azure._options import OPTION_TYPES, access, machine_has_none
+from forebay_azure._target import parse_target
+from forebay_drivers.credentials import CredentialSource
+from forebay_drivers.driver import Driver
+from forebay_drivers.errors import ErrorTable, Subject, failure
+from forebay_drivers.facade import TwoDriverDownloader
+
+__all__ = ["AzureDownloader"]
+
+
+class AzureDownloader(TwoDriverDownloader):
+    """A container of a storage account, however it is spelled (see `parse_target`). Keys are taken literally."""
+
+    name: ClassVar[str] = "azure"
+    sdk: ClassVar[str] = "adlfs"
+    sdk_hint: ClassVar[str] = "pip install 'adlfs>=2025.8'"
+    table: ClassVar[ErrorTable] = TABLE
+    checksums: ClassVar[Mapping[str, tuple[str, ...]]] = {"fsspec": ("md5",)}
+    option_types: ClassVar[Mapping[str, type] | None] = OPTION_TYPES
+
+    def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
+        super().__init__(root, options)
+        self._access = access(parse_target(self.root), self.options)
+
+    def make_obstore(self, subject: Callable[[str], Subject], credentials: CredentialSource | None) -> Driver:
+        """Make the obstore driver."""
+        from forebay_azure._obstore import make_store
+        from forebay_drivers.obstore import ObstoreDriver
+
+        if machine_has_none(self._access.auth):
+            what = "there are no credentials: no option or variable gives any, and the machine is not asked"
+            raise failure(AuthenticationError, f"{what} (AZURE_TOKEN_CREDENTIALS=dev); {TABLE.remedy}", subject(""))
+        where = self._access
+        return ObstoreDriver(lambda: make_store(where, credentials), subject, prefix=where.prefix)
+
+    def make_fsspec(self, subject: Callable[[str], Subject], credentials: CredentialSource | None) -> Driver:
+        """Make the driver over the SDK that adlfs brings."""
+        from forebay_azure._sdk import make_driver
+
+        if self._access.auth.kind == "chain" and self._access.endpoint.startswith("http:"):
+            what = "there are no credentials: none are given, and those of the machine are for https endpoints only"
+            raise failure(AuthenticationError, f"{what}; {TABLE.remedy}", subject(""))
+        return make_driver(self._access, subject, credentials)
+
+    def secrets(self) -> tuple[str, ...]:
+        """The key or the signature."""
+        return (*self._access.auth.secrets(), *super().secrets())
+
+    def describe_access(self) -> str:
+        """Who asks, and where, in words without a secret: for `forebay doctor`."""
+        return f"{self._access.auth.describe()}, account {self._access.account} at {self._access.endpoint}"
+
+    @staticmethod
+    def check_credentials(values: Mapping[str, object]) -> None:
+        """A callable gives an account's key, a shared access signature or a bearer token."""
+        given = [name for name in ("account_key", "sas_token", "token") if values.get(name)]
+        if len(given) != 1 or not isinstance(values[given[0]], str):
+            raise ConfigError(
+                "the credentials callable gave none, or not one, of 'account_key', 'sas_token' and 'token'",
+                option="credentials",
+            )

@@ -1,0 +1,26 @@
+"""The driver over any fsspec file system: natively async where the file system is, else for use in threads."""
+
+from __future__ import annotations
+
+from forebay_drivers.fsspec._adlfs import AzureDialect
+from forebay_drivers.fsspec._blocking import BlockingDriver
+from forebay_drivers.fsspec._dialect import Dialect, HttpDialect
+from forebay_drivers.fsspec._errors import translate
+from forebay_drivers.fsspec._gcsfs import GcsDialect
+from forebay_drivers.fsspec._info import object_info
+from forebay_drivers.fsspec._native import NativeDriver
+from forebay_drivers.fsspec._packages import filesystem_class
+from forebay_drivers.fsspec._s3fs import S3Dialect
+
+__all__ = [
+    "AzureDialect",
+    "BlockingDriver",
+    "Dialect",
+    "GcsDialect",
+    "HttpDialect",
+    "NativeDriver",
+    "S3Dialect",
+    "filesystem_class",
+    "object_info",
+    "translate",
+]

@@ -1,0 +1,76 @@
+"""Options that several backends read in one way; every mistake is a `ConfigError` before any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.exceptions import ConfigError
+
+__all__ = ["DRIVERS", "Network", "certificate_file", "flag", "network", "seconds", "wanted_driver"]
+
+DRIVERS = ("obstore", "fsspec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How connections are made. ``timeout`` is for each read: a body that moves may take its time."""
+
+    timeout: float = 30.0
+    connect_timeout: float = 5.0
+    verify_tls: bool = True
+    ca_file: Path | None = None
+
+
+def network(options: Mapping[str, object]) -> Network:
+    """Read ``timeout``, ``connect_timeout``, ``verify_tls`` and ``ca_file``."""
+    ca_file = options.get("ca_file")
+    return Network(
+        timeout=seconds(options, "timeout", 30.0),
+        connect_timeout=seconds(options, "connect_timeout", 5.0),
+        verify_tls=flag(options, "verify_tls", default=True),
+        ca_file=None if ca_file is None else certificate_file(ca_file),
+    )
+
+
+def wanted_driver(options: Mapping[str, object], backend: str) -> str | None:
+    """The driver that the user asks for, if any."""
+    driver = options.get("driver")
+    if driver is not None and driver not in DRIVERS:
+        raise ConfigError(
+            f"option 'driver' is {driver!r}; the {backend} backend has {', '.join(DRIVERS)}", option="driver"
+        )
+    return None if driver is None else str(driver)
+
+
+def flag(options: Mapping[str, object], name: str, *, default: bool) -> bool:
+    """A yes or no."""
+    value = options.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ConfigError(f"option {name!r} is {value!r}, not true or false", option=name)
+    return value
+
+
+def certificate_file(value: object) -> Path:
+    """The path of a file with certificates, which has to be there."""
+    path = Path(str(value)).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"option 'ca_file' names {str(path)!r}, which is no file", option="ca_file")
+    return path
+
+
+def seconds(options: Mapping[str, object], name: str, default: float) -> float:
+    """A number of seconds above zero."""
+    value = options.get(name)
+    if value is None:
+        return default
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = -1.0
+    if not 0 < number < 1e6:
+        raise ConfigError(f"option {name!r} is {value!r}, not a number of seconds above zero", option=name)
+    return number

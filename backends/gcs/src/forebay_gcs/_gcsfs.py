@@ -1,0 +1,261 @@
+"""The gcsfs driver: Google's JSON API through gcsfs's session and credentials, without its own retries.
+
+Every read is one request that tells generation and size of the object in its headers; the generation is the etag, so
+that parts are pinned by the store itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from gcsfs.core import GCSFileSystem, simple_upload
+from gcsfs.retry import ChecksumError, HttpError
+from yarl import URL
+
+from forebay.downloader import SupportsWrite
+from forebay.types import ObjectInfo
+from forebay_drivers.credentials import CredentialSource
+from forebay_drivers.errors import Subject
+from forebay_drivers.fsspec import GcsDialect, NativeDriver, object_info
+from forebay_gcs._options import GcsOptions
+from forebay_gcs._target import GcsTarget
+
+__all__ = ["make_driver"]
+
+_PIECE = 256 * 1024
+
+
+class Refused(HttpError):  # type: ignore[misc]
+    """A refusing response: gcsfs's own error, with the headers and the store's reason."""
+
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        reason, message = _said(body)
+        super().__init__({"code": status, "message": message})
+        self.reason = reason
+        self.headers = headers
+
+
+class _Files(GCSFileSystem):  # type: ignore[misc]
+    """gcsfs with one attempt a request, URLs that go out as they are written, and our credentials."""
+
+    cachable = False  # the instance cache would hand out one whose session is closed
+
+    def __init__(self, options: GcsOptions, source: CredentialSource | None) -> None:
+        self._auth = options.auth
+        self._source = source
+        self._project_to_bill = options.user_project
+        network = options.network
+        super().__init__(
+            project=options.project or "",
+            token=_gcsfs_token(options),
+            endpoint_url=options.endpoint,
+            requester_pays=options.user_project or False,
+            asynchronous=True,
+            use_listings_cache=False,
+            session_kwargs={"auto_decompress": False, "trust_env": True, "connector": _connector(options)},
+        )
+        self.requests_timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=network.connect_timeout, sock_read=network.timeout
+        )
+
+    def _get_headers(self, headers: Mapping[str, str] | None, **kwargs: Any) -> dict[str, str]:
+        # The store decompresses objects that were stored gzip-encoded, unless one says that one takes them.
+        out = {**super()._get_headers(headers, **kwargs), "Accept-Encoding": "gzip"}
+        if self._auth.kind == "bearer":
+            out["Authorization"] = f"Bearer {self._auth.text}"
+        elif self._source is not None:
+            out["Authorization"] = f"Bearer {self._source.get().values['token']}"
+        return out
+
+    async def _request(
+        self, method: str, path: str, *args: Any, headers: Any = None, json: Any = None, data: Any = None, **kwargs: Any
+    ) -> tuple[int, Mapping[str, str], Any, bytes]:
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            data = io.BytesIO(data)  # aiohttp sends it piece by piece then
+        async with self.open_response(method, path, *args, headers=headers, json=json, data=data, **kwargs) as response:
+            body = await response.read()
+            _check(response, body)
+            return response.status, response.headers, response.request_info, body
+
+    def open_response(
+        self, method: str, path: str, *args: Any, headers: Any = None, json: Any = None, data: Any = None, **params: Any
+    ) -> Any:
+        """A request, as a context manager of its response."""
+        for own in ("cache_type", "cache_source"):
+            params.pop(own, None)
+        url = self._format_path(path, args)
+        query = "&".join(
+            f"{name}={quote(str(value), safe='')}"
+            for name, value in self._get_params(params).items()
+            if value is not None
+        )
+        if query:
+            url += ("&" if "?" in url else "?") + query
+        return self.session.request(
+            method,
+            URL(url, encoded=True),
+            json=json,
+            data=data,
+            headers=self._get_headers(headers),
+            timeout=self.requests_timeout,
+        )
+
+
+class _Dialect(GcsDialect):
+    def __init__(self, bucket: str) -> None:
+        super().__init__()
+        self._bucket = bucket
+
+    def _name(self, path: str) -> str:
+        return path[len(self._bucket) + 1 :]
+
+    async def acat(
+        self, fs: Any, path: str, key: str, start: int, stop: int | None, if_match: str | None
+    ) -> tuple[bytes, ObjectInfo | None]:
+        """One GET of the media, with the object's facts from its headers."""
+        headers = {} if start == 0 and stop is None else {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
+        async with self._media(fs, path, headers, if_match) as response:
+            if response.status >= 400:
+                _check(response, await response.read())
+            return await response.read(), _told(key, response)
+
+    async def astream(self, fs: Any, path: str, fileobj: SupportsWrite) -> bool:
+        """One GET; the store's MD5, where it has one, is compared."""
+        async with self._media(fs, path, {}, None) as response:
+            if response.status >= 400:
+                _check(response, await response.read())
+            digest = hashlib.md5(usedforsecurity=False)
+            async for piece in response.content.iter_chunked(_PIECE):
+                digest.update(piece)
+                fileobj.write(piece)
+            promised = _md5(response.headers)
+            if promised is not None and promised != digest.digest():
+                raise ChecksumError("the MD5 of the body is another than the store's")
+        return True
+
+    def _media(self, fs: Any, path: str, headers: Mapping[str, str], if_match: str | None) -> Any:
+        base = f"{fs._location}/download/storage/v1/b/{{}}/o/{{}}"
+        pin = {} if if_match is None else {"ifGenerationMatch": if_match.strip('"')}
+        return fs.open_response("GET", base, self._bucket, self._name(path), headers=headers, alt="media", **pin)
+
+    async def astat(self, fs: Any, path: str, key: str) -> ObjectInfo:
+        """The object's metadata."""
+        return _info(key, await fs._call("GET", "b/{}/o/{}", self._bucket, self._name(path), json_out=True))
+
+    async def afind(self, fs: Any, start: str) -> Mapping[str, Mapping[str, Any]]:
+        """All pages of a listing, with the etags that `acat` tells."""
+        found = await super().afind(fs, start)
+        return {path: {**one, "etag": one.get("generation")} for path, one in found.items()}
+
+    async def aput(self, fs: Any, local: Path, path: str) -> None:
+        """Small files in one request, large ones through gcsfs's resumable upload."""
+        bucket, name, _ = fs.split_path(path)
+        if (bucket, name) == (self._bucket, self._name(path)):
+            await fs._put_file(str(local), path)
+        else:  # gcsfs would drop a slash
+            body = await asyncio.to_thread(local.read_bytes)
+            await simple_upload(fs, self._bucket, self._name(path), body)
+
+
+def make_driver(
+    target: GcsTarget, options: GcsOptions, subject: Callable[[str], Subject], source: CredentialSource | None
+) -> NativeDriver:
+    """The driver of one root."""
+    root = f"{target.bucket}/{target.prefix}" if target.prefix else target.bucket
+
+    async def awarm() -> None:
+        if source is not None:
+            await source.aget()
+
+    return NativeDriver(
+        lambda: _Files(options, source),
+        subject,
+        prefix=f"{root}/",
+        dialect=_Dialect(target.bucket),
+        before=None if source is None else lambda: (source.get(), None)[1],
+        abefore=awarm,
+    )
+
+
+def _gcsfs_token(options: GcsOptions) -> Any:
+    auth = options.auth
+    if auth.kind == "key":
+        return json.loads(auth.text) if auth.path is None else auth.path
+    # Its own default goes on to anonymous where nothing is found, and takes tokens to Google to have them looked at.
+    return "google_default" if auth.kind == "chain" else "anon"
+
+
+def _connector(options: GcsOptions) -> aiohttp.TCPConnector:
+    network = options.network
+    if not network.verify_tls:
+        return aiohttp.TCPConnector(ssl=False)
+    if network.ca_file is None:
+        return aiohttp.TCPConnector()
+    return aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(network.ca_file)))
+
+
+def _check(response: aiohttp.ClientResponse, body: bytes) -> None:
+    if response.status == 404:
+        reason, message = _said(body)
+        if reason != "notFound" or "bucket" not in message:
+            raise FileNotFoundError("there is no such object")  # gcsfs goes by this class
+        raise Refused(404, body, response.headers)
+    if response.status >= 400 and response.status != 499:  # 499: an upload that was cancelled on purpose
+        raise Refused(response.status, body, response.headers)
+
+
+def _said(body: bytes) -> tuple[str | None, str]:
+    """The reason and the message in an error's body, which may be no JSON at all."""
+    try:
+        error = json.loads(body)["error"]
+        reasons = error.get("errors") or [{}]
+        return reasons[0].get("reason"), str(error.get("message", ""))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return None, body[:200].decode(errors="replace")
+
+
+def _told(key: str, response: aiohttp.ClientResponse) -> ObjectInfo:
+    headers = response.headers
+    span = headers.get("Content-Range", "").rpartition("/")[2]
+    length = span if response.status == 206 else headers.get("Content-Length", "")
+    generation = headers.get("x-goog-generation")
+    return _info(
+        key,
+        {
+            "size": length if length.isdigit() else None,
+            "generation": generation,
+            "updated": headers.get("Last-Modified"),
+        },
+    )
+
+
+def _info(key: str, said: Mapping[str, Any]) -> ObjectInfo:
+    return object_info(key, _facts(said))
+
+
+def _facts(said: Mapping[str, Any]) -> dict[str, Any]:
+    size = said.get("size")
+    return {
+        "size": None if size is None else int(size),
+        "etag": said.get("generation"),
+        "generation": said.get("generation"),
+        "updated": said.get("updated"),
+    }
+
+
+def _md5(headers: Mapping[str, str]) -> bytes | None:
+    for part in ",".join(value for name, value in headers.items() if name.lower() == "x-goog-hash").split(","):
+        name, _, value = part.strip().partition("=")
+        if name == "md5":
+            return base64.b64decode(value)
+    return None

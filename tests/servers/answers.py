@@ -1,0 +1,84 @@
+"""Ways to have a downloader refused, and all that its error tells."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from dataclasses import dataclass
+
+import pytest
+
+from forebay import Downloader
+from forebay.exceptions import (
+    ConnectionFailedError,
+    IncompleteBodyError,
+    ServerError,
+    StorageError,
+    StorageTimeoutError,
+)
+from forebay.testing import Fault, run_async
+
+__all__ = ["FAULTS", "KEY", "Case", "check_told", "errors_of", "stat_error"]
+
+KEY = "key.bin"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A store's answer, and what has to become of it."""
+
+    status: int
+    code: str
+    error: type[StorageError]
+    says: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status}-{self.code or 'bare'}"
+
+
+#: What goes wrong below HTTP, or in a body.
+FAULTS = {
+    "closed before the answer": (Fault(cut=True), ConnectionFailedError),
+    "reset before the answer": (Fault(reset=True), ConnectionFailedError),
+    "no answer": (Fault(hang=True), StorageTimeoutError),
+    "body cut": (Fault(cut=True, after=2), IncompleteBodyError),
+    "body reset": (Fault(reset=True, after=2), IncompleteBodyError),
+    "body stops moving": (Fault(hang=True, after=2), StorageTimeoutError),
+    "502": (Fault(status=502), ServerError),
+}
+
+
+def errors_of(downloader: Downloader) -> list[StorageError]:
+    """The errors of a range and of a whole read, sync and async."""
+    found: list[StorageError] = []
+    with pytest.raises(StorageError) as error:
+        downloader.download_bytes(KEY, 2, 4)
+    found.append(error.value)
+
+    async def main() -> None:
+        for read in (downloader.adownload_bytes(KEY, 2, 4), downloader.adownload_bytes(KEY)):
+            with pytest.raises(StorageError) as error:
+                await read
+            found.append(error.value)
+        await downloader.aclose()
+
+    run_async(main())
+    return found
+
+
+def stat_error(downloader: Downloader) -> StorageError:
+    """The error of `stat`."""
+    with pytest.raises(StorageError) as error:
+        downloader.stat(KEY)
+    return error.value
+
+
+def check_told(error: StorageError, backend: str, secrets: tuple[str, ...]) -> None:
+    """The error stands alone, survives a process boundary, and shows no secret anywhere."""
+    text = "".join(traceback.format_exception(error)) + repr(error) + str(vars(error))
+    assert not [secret for secret in secrets if secret in text]
+    assert error.key == KEY
+    assert KEY in str(error)
+    assert error.backend == backend
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), str(error))
