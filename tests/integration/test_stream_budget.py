@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -102,6 +104,59 @@ def test_a_window_that_does_not_fit_names_the_largest_that_does(server: FaultSer
     with pytest.raises(exceptions.BudgetTooSmallError, match="largest window that fits is 3"):
         forebay.open_dataset(server.url(), shuffle_window=4, **arguments)  # type: ignore[arg-type]
     with forebay.open_dataset(server.url(), shuffle_window=3, **arguments) as ds:  # type: ignore[arg-type]
+        assert sorted(item["index"] for item in ds) == list(range(40))
+
+
+def test_a_window_is_no_larger_than_the_dataset(server: FaultServer, tmp_path: Path) -> None:
+    put_dataset(server, tmp_path)
+    budget = CHUNKS * chunk_size(tmp_path)
+    with forebay.open_dataset(
+        server.url(), cache_dir=tmp_path / "cache", max_cache_bytes=budget, shuffle=True, shuffle_window=100
+    ) as ds:
+        assert sorted(item["index"] for item in ds) == list(range(40))
+
+
+def test_windows_of_two_readers_have_to_fit_together(server: FaultServer, tmp_path: Path) -> None:
+    """Risk C2: each would hold what the other waits for; the second is refused, and goes when the first has ended."""
+    put_dataset(server, tmp_path)
+    arguments = {
+        "cache_dir": tmp_path / "cache",
+        "max_cache_bytes": 5 * chunk_size(tmp_path),
+        "shuffle": True,
+        "shuffle_window": 3,
+    }
+    with (
+        forebay.open_dataset(server.url(), **arguments) as one,  # type: ignore[arg-type]
+        forebay.open_dataset(server.url(), **arguments) as two,  # type: ignore[arg-type]
+    ):
+        first = iter(one)
+        next(first)
+        with pytest.raises(exceptions.BudgetTooSmallError, match=r"other readers' windows.*window that fits is 2"):
+            next(iter(two))
+        assert two[3] == expected_items()[3]
+        assert len(list(first)) == 39
+        assert sorted(item["index"] for item in two) == list(range(40))
+
+
+WINDOW_AND_DIE = """
+import os, sys
+import forebay
+ds = forebay.open_dataset(
+    sys.argv[1], cache_dir=sys.argv[2], max_cache_bytes=int(sys.argv[3]), shuffle=True, shuffle_window=3)
+next(iter(ds))
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_window_of_a_killed_reader_counts_no_more(server: FaultServer, tmp_path: Path) -> None:
+    """Risk E8: a claim without a living process is none."""
+    put_dataset(server, tmp_path)
+    budget = 3 * chunk_size(tmp_path)
+    code = [sys.executable, "-c", WINDOW_AND_DIE, server.url(), str(tmp_path / "cache"), str(budget)]
+    assert subprocess.run(code, timeout=60).returncode == -9
+    with forebay.open_dataset(
+        server.url(), cache_dir=tmp_path / "cache", max_cache_bytes=budget, shuffle=True, shuffle_window=3
+    ) as ds:
         assert sorted(item["index"] for item in ds) == list(range(40))
 
 

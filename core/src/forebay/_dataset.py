@@ -193,7 +193,7 @@ class ChunkedDataset:
         plan = EpochPlan(sizes=np.diff(self._starts), seed=spec.seed, epoch=epoch, window=window)
         order, then = plan.chunks(), replace(plan, epoch=epoch + 1).chunks()
         readers: dict[int, ChunkReader] = {}
-        with closing(self._hold(order, ahead=spec.ahead, then=then)) as held:
+        with self._source.claim_window(window), closing(self._hold(order, ahead=spec.ahead, then=then)) as held:
             for step in plan.steps(order):
                 reader = self._enter_chunk(held.session, int(order[step.place]), step.place)
                 if reader is not None:

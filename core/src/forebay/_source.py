@@ -8,7 +8,8 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -92,6 +93,14 @@ class ChunkSource(ABC):
     @abstractmethod
     def check_window(self, window: int) -> None:
         """Refuse a reader that needs ``window`` chunks at a time where they cannot be held."""
+
+    def claim_window(self, window: int) -> AbstractContextManager[None]:
+        """Inside the block, no other reader's window takes the room of this one's ``window`` chunks.
+
+        Raises:
+            BudgetTooSmallError: The windows of the readers that are under way leave too little.
+        """
+        return nullcontext()
 
 
 class LocalSource(ChunkSource):
@@ -229,14 +238,38 @@ class CachedSource(ChunkSource):
 
     def check_window(self, window: int) -> None:
         """Refuse a shuffle window that the budget cannot hold."""
-        largest, budget = self._index.largest_decoded, self._engine.cache.max_bytes
-        if largest and window * largest > budget:
-            raise BudgetTooSmallError(
-                f"shuffle_window={window} keeps {window} chunks of up to {_config.format_size(largest)} at one time,"
-                f" {_config.format_size(window * largest)}, and the cache may hold {_config.format_size(budget)}:"
-                f" the largest window that fits is {max(budget // largest, 1)}",
-                path=str(self._engine.cache.directory),
-            )
+        largest, budget = self._index.largest_decoded or 0, self._engine.cache.max_bytes
+        if min(window, len(self._index)) * largest > budget:
+            raise self._window_too_large(window, budget, 0)
+
+    @contextmanager
+    def claim_window(self, window: int) -> Iterator[None]:
+        """See `ChunkSource`."""
+        wanted = min(window, len(self._index)) * (self._index.largest_decoded or 0)
+        if window < 2 or not wanted:
+            yield
+            return
+        cache, process = self._engine.cache, os.getpid()
+        number, taken = cache.claim_window(wanted)
+        if number is None:
+            raise self._window_too_large(window, cache.max_bytes, taken)
+        try:
+            yield
+        finally:
+            if process == os.getpid() and not self._closed:  # else it is the parent's, or went with the engine
+                cache.drop_window(number)
+
+    def _window_too_large(self, window: int, budget: int, taken: int) -> BudgetTooSmallError:
+        largest = self._index.largest_decoded or 1
+        beside = f" beside the {_config.format_size(taken)} of other readers' windows" if taken else ""
+        fits = (budget - taken) // largest
+        remedy = f"the largest window that fits is {fits}" if fits > 0 else "no window fits: wait for the others"
+        return BudgetTooSmallError(
+            f"shuffle_window={window} keeps {min(window, len(self._index))} chunks of up to"
+            f" {_config.format_size(largest)} at one time, and the cache may hold {_config.format_size(budget)}"
+            f"{beside}: {remedy}; or raise max_cache_bytes",
+            path=str(self._engine.cache.directory),
+        )
 
     def close(self) -> None:
         """End the sessions, close the downloader and give the engine back. A second call does nothing."""

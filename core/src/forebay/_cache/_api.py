@@ -62,6 +62,18 @@ class Cache(ABC):
         """Make a hard lease of ours soft."""
 
     @abstractmethod
+    def claim_window(self, wanted: int) -> tuple[int | None, int]:
+        """Take ``wanted`` bytes for the window of a shuffled reader, beside the windows of all others.
+
+        Returns:
+            The claim's number, None where it does not fit; and the bytes of the others' windows.
+        """
+
+    @abstractmethod
+    def drop_window(self, number: int) -> None:
+        """Give a claimed window back."""
+
+    @abstractmethod
     def has_room(self, chunk: ChunkKey, total: int) -> bool:
         """Whether a look-ahead for ``chunk``, of ``total`` bytes, would be granted its room now, or need none."""
 

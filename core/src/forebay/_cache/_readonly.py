@@ -80,6 +80,13 @@ class ReadOnlyCache(Cache):
         """See `Cache`: nothing is fetched here."""
         return True
 
+    def claim_window(self, wanted: int) -> tuple[int | None, int]:
+        """Nothing is evicted here, so every window fits."""
+        return 0, 0
+
+    def drop_window(self, number: int) -> None:
+        """See `Cache`."""
+
     def plan_reader(self, dataset: str) -> PlanReader:
         """Nothing is evicted here, so nobody listens."""
         return PlanReader()

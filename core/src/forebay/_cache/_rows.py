@@ -158,12 +158,13 @@ def end_flight(connection: sqlite3.Connection, layout: Layout, flight: int, tras
 
 
 def bury(connection: sqlite3.Connection, layout: Layout, holder: int, trash: Trash) -> None:
-    """Forget a dead holder: its flights, leases, plans and row."""
+    """Forget a dead holder: its flights, leases, plans, windows and row."""
     for (flight,) in connection.execute("SELECT id FROM flights WHERE holder = ?", (holder,)).fetchall():
         end_flight(connection, layout, flight, trash)
     held = connection.execute("SELECT chunk FROM leases WHERE holder = ?", (holder,)).fetchall()
     connection.execute("DELETE FROM leases WHERE holder = ?", (holder,))
     connection.execute("DELETE FROM plans WHERE holder = ?", (holder,))
+    connection.execute("DELETE FROM windows WHERE holder = ?", (holder,))
     for (chunk,) in held:
         drop_unwanted(connection, chunk)
     connection.execute("DELETE FROM holders WHERE id = ?", (holder,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["SCHEMA", "VERSION"]
 
-VERSION = 2
+VERSION = 3
 
 # chunks.ready with bytes > 0 stands for a file; flights.reserved for a temporary one. chunks.flight is the flight that
 # may publish; other flights of the chunk are lost ones whose owner has not noticed yet. leases hold a chunk that is
@@ -43,6 +43,7 @@ SCHEMA = (
         place INTEGER NOT NULL, moved REAL NOT NULL)""",
     """CREATE TABLE orders (
         plan INTEGER PRIMARY KEY, version INTEGER NOT NULL, turn INTEGER NOT NULL, chunks BLOB NOT NULL)""",
+    "CREATE TABLE windows (id INTEGER PRIMARY KEY, holder INTEGER NOT NULL, bytes INTEGER NOT NULL)",
     "CREATE TRIGGER plan_goes AFTER DELETE ON plans BEGIN DELETE FROM orders WHERE plan = old.id; END",
     """CREATE TRIGGER chunk_arrives AFTER UPDATE OF ready, number ON chunks
         WHEN new.ready = 1 AND (old.ready = 0 OR old.number IS NOT new.number) BEGIN

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay import _config
-from forebay._cache import _eager, _inspect, _recover, _report, _steps
+from forebay._cache import _eager, _inspect, _recover, _report, _steps, _windows
 from forebay._cache._api import Cache
 from forebay._cache._flight import Flight
 from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash, remove
@@ -167,6 +167,18 @@ class SharedCache(Cache):
     def plan_reader(self, dataset: str) -> PlanReader:
         """See `Cache`."""
         return SharedPlanReader(self.member.plans, dataset) if self._by_plans else PlanReader()
+
+    def claim_window(self, wanted: int) -> tuple[int | None, int]:
+        """See `Cache`."""
+        number, taken = _windows.claim(self.member, wanted)
+        if number is None:
+            self._reap()  # the others may be dead
+            number, taken = _windows.claim(self.member, wanted)
+        return number, taken
+
+    def drop_window(self, number: int) -> None:
+        """See `Cache`."""
+        _windows.drop(self.member, number)
 
     def has_room(self, chunk: ChunkKey, total: int) -> bool:
         """See `Cache`."""

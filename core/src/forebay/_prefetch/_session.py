@@ -73,8 +73,8 @@ class Session:
         self._lock = threading.Lock()
         self._declared = {
             place: request(int(chunk), place).key
-            for place, chunk in enumerate(order)
-            if shared and int(chunk) in shared
+            for place, chunk in enumerate(order if shared else ())
+            if int(chunk) in shared
         }
         if self._declared:
             engine.cache.declare(self._declared.values())
