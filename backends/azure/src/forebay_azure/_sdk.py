@@ -19,7 +19,7 @@ from forebay.downloader import SupportsWrite
 from forebay_azure._options import AzureAccess
 from forebay_drivers.credentials import Credentials, CredentialSource
 from forebay_drivers.errors import Subject
-from forebay_drivers.fsspec import AzureDialect, NativeDriver
+from forebay_drivers.fsspec import AzureDialect, NativeDriver, download_options
 
 __all__ = ["make_driver"]
 
@@ -73,7 +73,7 @@ class _Dialect(AzureDialect):
     async def astream(self, fs: Any, path: str, fileobj: SupportsWrite) -> bool:
         """Piece by piece, all of one etag; the store's MD5, where it has one, is compared."""
         container, name = self.split(path)
-        body = await fs.service_client.get_blob_client(container, name).download_blob()
+        body = await fs.service_client.get_blob_client(container, name).download_blob(**download_options(name))
         digest = hashlib.md5(usedforsecurity=False)
         async for piece in body.chunks():
             digest.update(piece)

@@ -26,7 +26,7 @@ from forebay.downloader import SupportsWrite
 from forebay.types import ObjectInfo
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.errors import Subject
-from forebay_drivers.fsspec import GcsDialect, NativeDriver, object_info
+from forebay_drivers.fsspec import GcsDialect, NativeDriver, check_content_range, object_info
 from forebay_gcs._options import GcsOptions
 from forebay_gcs._target import GcsTarget
 
@@ -127,7 +127,9 @@ class _Dialect(GcsDialect):
         async with self._media(fs, path, headers, if_match) as response:
             if response.status >= 400:
                 _check(response, await response.read())
-            return await response.read(), _told(key, response)
+            data = await response.read()
+            check_content_range(key, response.headers.get("Content-Range"), start, stop, len(data))
+            return data, _told(key, response)
 
     async def astream(self, fs: Any, path: str, fileobj: SupportsWrite) -> bool:
         """One GET; the store's MD5, where it has one, is compared."""

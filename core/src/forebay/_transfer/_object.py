@@ -203,7 +203,7 @@ async def _by_parts(context: Context, read: RangeHook, pin: Pin) -> bool:
         try:
             return await Parts(context, read, pin, start=0, total=total).run()
         except UnsupportedOperationError as exc:
-            if context.sink.fed:
+            if context.sink.fed or exc.status in (403, 409):  # an archived object, which no other request would bring
                 raise
             logger.info("%s is read on one connection: %s", source.where, exc)
             return False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from forebay_drivers.fsspec._adlfs import AzureDialect
+from forebay_drivers.fsspec._adlfs import AzureDialect, download_options
 from forebay_drivers.fsspec._blocking import BlockingDriver
+from forebay_drivers.fsspec._bucket import check_content_range
 from forebay_drivers.fsspec._dialect import Dialect, HttpDialect
 from forebay_drivers.fsspec._errors import translate
 from forebay_drivers.fsspec._gcsfs import GcsDialect
@@ -20,6 +21,8 @@ __all__ = [
     "HttpDialect",
     "NativeDriver",
     "S3Dialect",
+    "check_content_range",
+    "download_options",
     "filesystem_class",
     "object_info",
     "translate",

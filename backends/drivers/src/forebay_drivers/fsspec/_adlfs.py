@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from forebay.exceptions import UnsupportedOperationError
 from forebay.types import ObjectInfo
-from forebay_drivers.fsspec._bucket import BucketDialect, total_size
+from forebay_drivers.fsspec._bucket import BucketDialect, check_content_range, total_size
 
-__all__ = ["AzureDialect"]
+__all__ = ["AzureDialect", "download_options"]
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 class AzureDialect(BucketDialect):
@@ -40,6 +44,7 @@ class AzureDialect(BucketDialect):
                 offset=start if start or stop is not None else None,
                 length=None if stop is None else stop - start,
                 max_concurrency=1,
+                **download_options(key),
                 **pin,
                 **fs._timeout_kwargs,
             )
@@ -87,3 +92,23 @@ def _info(key: str, properties: Any) -> ObjectInfo:
         version=properties.version_id,
         last_modified=properties.last_modified,
     )
+
+
+def download_options(key: str) -> dict[str, Any]:
+    """What `download_blob` is given beside the range.
+
+    What is stored with a Content-Encoding comes as it is stored, as on every driver; and each answer has to be of the
+    range that was asked for, whatever the SDK believes.
+    """
+
+    def check(response: Any) -> None:
+        headers, answered = response.http_request.headers, response.http_response
+        match = _RANGE.fullmatch(headers.get("x-ms-range") or headers.get("Range") or "")
+        if match is not None and answered.status_code == 200:
+            raise UnsupportedOperationError(f"the server ignores ranges: key {key!r}", key=key)
+        if match is not None and answered.status_code == 206:
+            said, length = (answered.headers.get(name) for name in ("Content-Range", "Content-Length"))
+            size = int(length) if length is not None and length.isdigit() else None
+            check_content_range(key, said, int(match[1]), int(match[2]) + 1 if match[2] else None, size)
+
+    return {"decompress": False, "raw_response_hook": check}

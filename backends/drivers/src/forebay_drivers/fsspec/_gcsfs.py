@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from forebay.types import ObjectInfo
-from forebay_drivers.fsspec._bucket import BucketDialect, total_size
+from forebay_drivers.fsspec._bucket import BucketDialect, check_content_range, total_size
 from forebay_drivers.fsspec._info import object_info
 
 __all__ = ["GcsDialect"]
@@ -33,6 +33,7 @@ class GcsDialect(BucketDialect):
         headers = {"Accept-Encoding": "gzip", **({} if wanted is None else {"Range": wanted})}
         url = f"{fs._location}/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?alt=media"
         answered, data = await _request(fs, "GET", url, headers=headers)
+        check_content_range(key, answered.get("Content-Range"), start, stop, len(data))
         known = {
             "size": total_size(answered.get("Content-Range"), len(data)),
             "etag": answered.get("ETag"),
