@@ -64,6 +64,20 @@ def test_lock_files_of_many_runs_do_not_pile_up(directory: Path) -> None:
         last.close()
 
 
+def test_a_lock_file_of_nobody_is_waited_for_by_nobody(directory: Path) -> None:
+    """Risk E5: who lives is asked of the kernel, not of a file's being there; what nobody holds goes at once."""
+    open_cache(directory, max_bytes=1000).close()
+    stale = directory / "holders" / f"{'0' * 32}.lock"
+    stale.write_text("")
+    one = open_cache(directory, max_bytes=1000)
+    try:
+        assert not stale.exists()
+        put(one, 1)
+        assert one.info().holders == 1
+    finally:
+        one.close()
+
+
 def test_looking_through_the_directory_while_chunks_get_their_names_finds_no_fault(
     directory: Path, cache: Cache
 ) -> None:
