@@ -93,3 +93,32 @@ def test_the_same_digests_under_faults(
         assert set(proxy.faults) == {"busy", "reset", "cut", "hang"}, f"{proxy.requests} requests: {proxy.faults}"
         assert proxy.requests <= 121 + 2 * sum(proxy.faults.values()), "one request a chunk beside the retries"
     assert not [secret for secret in SECRETS if secret in caplog.text]
+
+
+@pytest.mark.parametrize(
+    ("url", "variable", "values"),
+    [
+        ("gs://bench/key.bin", "STORAGE_EMULATOR_HOST", ("http://127.0.0.1:1", "http://127.0.0.1:2")),
+        (
+            "az://bench/key.bin",
+            "AZURE_STORAGE_CONNECTION_STRING",
+            tuple(
+                f"DefaultEndpointsProtocol=http;AccountName={name};AccountKey=a2V5;BlobEndpoint=http://127.0.0.1:1/{name};"
+                for name in ("lakeone", "laketwo")
+            ),
+        ),
+    ],
+)
+def test_one_url_at_two_stores_of_the_environment_is_cached_apart(
+    monkeypatch: pytest.MonkeyPatch, url: str, variable: str, values: tuple[str, str]
+) -> None:
+    """Risk C8: what came from one store is never served as the other's."""
+    from forebay import _registry
+    from forebay._source import location
+
+    found = []
+    for value in values:
+        monkeypatch.setenv(variable, value)
+        found.append(location(_registry.resolve(url)))
+    assert found[0] != found[1]
+    assert "a2V5" not in "".join(found)

@@ -121,7 +121,7 @@ def test_windows_of_two_readers_have_to_fit_together(server: FaultServer, tmp_pa
     put_dataset(server, tmp_path)
     arguments = {
         "cache_dir": tmp_path / "cache",
-        "max_cache_bytes": 5 * chunk_size(tmp_path),
+        "max_cache_bytes": 4 * chunk_size(tmp_path),
         "shuffle": True,
         "shuffle_window": 3,
     }
@@ -131,11 +131,46 @@ def test_windows_of_two_readers_have_to_fit_together(server: FaultServer, tmp_pa
     ):
         first = iter(one)
         next(first)
-        with pytest.raises(exceptions.BudgetTooSmallError, match=r"other readers' windows.*window that fits is 2"):
+        with pytest.raises(exceptions.BudgetTooSmallError, match=r"other readers keep.*window that fits is 2"):
             next(iter(two))
         assert two[3] == expected_items()[3]
         assert len(list(first)) == 39
         assert sorted(item["index"] for item in two) == list(range(40))
+
+
+def test_a_reader_of_larger_chunks_does_not_wait_for_windows_that_never_leave_it_room(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    """Risk C2: an unshuffled reader keeps nothing, and still needs room beside what a shuffled one keeps."""
+    put_dataset(server, tmp_path)
+    put_dataset(server, tmp_path / "large", prefix="large/", size=2100)
+    budget = 3 * chunk_size(tmp_path)
+    with (
+        forebay.open_dataset(
+            server.url(), cache_dir=tmp_path / "cache", max_cache_bytes=budget, shuffle=True, shuffle_window=3
+        ) as shuffled,
+        forebay.open_dataset(server.url("large"), cache_dir=tmp_path / "cache", max_cache_bytes=budget) as plain,
+    ):
+        first = iter(shuffled)
+        next(first)
+        with pytest.raises(exceptions.BudgetTooSmallError, match=r"other readers keep.*wait until they have ended"):
+            next(iter(plain))
+        assert len(list(first)) == 39
+        assert len(list(plain)) == 40
+
+
+def test_a_reader_closed_in_its_iteration_keeps_no_window(server: FaultServer, tmp_path: Path) -> None:
+    """Risk C4: what a reader claimed goes with it, also while another dataset keeps the cache open."""
+    put_dataset(server, tmp_path)
+    arguments = {"cache_dir": tmp_path / "cache", "max_cache_bytes": 3 * chunk_size(tmp_path)}
+    with forebay.open_dataset(server.url(), **arguments) as other:  # type: ignore[arg-type]
+        other[0]
+        for _ in range(3):
+            shuffled = forebay.open_dataset(server.url(), shuffle=True, shuffle_window=3, **arguments)  # type: ignore[arg-type]
+            iterator = iter(shuffled)
+            next(iterator)
+            shuffled.close()
+            del iterator
 
 
 WINDOW_AND_DIE = """

@@ -124,7 +124,8 @@ def test_an_iterator_that_crossed_a_fork_says_so_and_touches_no_lease(tmp_path: 
 import os, sys
 import forebay
 from forebay.exceptions import PrefetchClosedError
-ds = forebay.open_dataset(sys.argv[1], cache_dir=sys.argv[2], max_cache_bytes="1MiB")
+options = {"driver": "fsspec"}  # obstore's runtime does not cross a fork, which the child would be told
+ds = forebay.open_dataset(sys.argv[1], cache_dir=sys.argv[2], max_cache_bytes="1MiB", options=options)
 iterator = iter(ds)
 next(iterator)
 pid = os.fork()

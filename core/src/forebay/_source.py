@@ -240,34 +240,33 @@ class CachedSource(ChunkSource):
         """Refuse a shuffle window that the budget cannot hold."""
         largest, budget = self._index.largest_decoded or 0, self._engine.cache.max_bytes
         if min(window, len(self._index)) * largest > budget:
-            raise self._window_too_large(window, budget, 0)
+            raise self._window_too_large(window, budget, budget - largest)
 
     @contextmanager
     def claim_window(self, window: int) -> Iterator[None]:
         """See `ChunkSource`."""
-        wanted = min(window, len(self._index)) * (self._index.largest_decoded or 0)
-        if window < 2 or not wanted:
+        largest = self._index.largest_decoded or 0
+        if not largest:
             yield
             return
         cache, process = self._engine.cache, os.getpid()
-        number, taken = cache.claim_window(wanted)
+        number, left = cache.claim_window((max(min(window, len(self._index)), 1) - 1) * largest, largest)
         if number is None:
-            raise self._window_too_large(window, cache.max_bytes, taken)
+            raise self._window_too_large(window, cache.max_bytes, left)
         try:
             yield
         finally:
-            if process == os.getpid() and not self._closed:  # else it is the parent's, or went with the engine
+            if process == os.getpid():  # else it is the parent's
                 cache.drop_window(number)
 
-    def _window_too_large(self, window: int, budget: int, taken: int) -> BudgetTooSmallError:
+    def _window_too_large(self, window: int, budget: int, left: int) -> BudgetTooSmallError:
         largest = self._index.largest_decoded or 1
-        beside = f" beside the {_config.format_size(taken)} of other readers' windows" if taken else ""
-        fits = (budget - taken) // largest
-        remedy = f"the largest window that fits is {fits}" if fits > 0 else "no window fits: wait for the others"
+        fits = left // largest + 1 if left >= 0 else 0
+        remedy = f"the largest window that fits is {fits}" if fits else "wait until they have ended"
         return BudgetTooSmallError(
-            f"shuffle_window={window} keeps {min(window, len(self._index))} chunks of up to"
-            f" {_config.format_size(largest)} at one time, and the cache may hold {_config.format_size(budget)}"
-            f"{beside}: {remedy}; or raise max_cache_bytes",
+            f"a reader with shuffle_window={max(window, 1)} keeps {max(min(window, len(self._index)), 1)} chunks"
+            f" of up to {_config.format_size(largest)} at one time, and the cache may hold {_config.format_size(budget)}"
+            f" together with what other readers keep: {remedy}; or raise max_cache_bytes",
             path=str(self._engine.cache.directory),
         )
 

@@ -24,6 +24,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     folder = tmp_path_factory.mktemp("planted")
     (folder / "pytest.ini").write_text("[pytest]\n")
     options = ["-c", folder / "pytest.ini", "-p", "no:xdist", "-p", "no:cacheprovider", "--import-mode=importlib", "-q"]
+    options += ["-o", "faulthandler_timeout=100"]  # a test that hangs shows where
     # Of a planted bug only its own test: the whole matrix takes half a minute and says no more.
     whole = ["TestSound", "TestSyncOnly", "TestWithoutRemote", "TestKnownGap"]
     chosen = [*whole, *(f"Test{bug}::{test}" for bug, test in _bugs().items())]

@@ -31,6 +31,15 @@ class AzureDownloader(TwoDriverDownloader):
         super().__init__(root, options)
         self._access = access(parse_target(self.root), self.options)
 
+    @classmethod
+    def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
+        """Account and endpoint, wherever they were found, and not the key: a renewed one opens the same blobs."""
+        try:
+            where = access(parse_target("az://container"), options)
+        except ConfigError:  # nothing but the URL names an account, and the URL is part of the identity by itself
+            return {}
+        return {"account_name": where.account, "endpoint_url": where.endpoint}
+
     def make_obstore(self, subject: Callable[[str], Subject], credentials: CredentialSource | None) -> Driver:
         """Make the obstore driver."""
         from forebay_azure._obstore import make_store

@@ -32,6 +32,12 @@ class GcsDownloader(TwoDriverDownloader):
         self._target = parse_target(self.root)
         self._settings = parse_options(self.options)
 
+    @classmethod
+    def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
+        """The endpoint, wherever it was found: a bucket of the same name at another one is another bucket."""
+        endpoint = parse_options(options).endpoint
+        return {} if endpoint is None else {"endpoint_url": endpoint}
+
     def make_obstore(self, subject: Callable[[str], Subject], credentials: CredentialSource | None) -> Driver:
         """Make the obstore driver."""
         from forebay_drivers.obstore import ObstoreDriver

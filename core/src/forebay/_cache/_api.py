@@ -62,11 +62,11 @@ class Cache(ABC):
         """Make a hard lease of ours soft."""
 
     @abstractmethod
-    def claim_window(self, wanted: int) -> tuple[int | None, int]:
-        """Take ``wanted`` bytes for the window of a shuffled reader, beside the windows of all others.
+    def claim_window(self, kept: int, need: int) -> tuple[int | None, int]:
+        """Say that a reader keeps ``kept`` bytes while it waits for ``need`` more, beside all other readers.
 
         Returns:
-            The claim's number, None where it does not fit; and the bytes of the others' windows.
+            The claim's number, None where they would wait for each other; and the bytes that this reader may keep.
         """
 
     @abstractmethod

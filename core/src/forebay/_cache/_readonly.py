@@ -80,7 +80,7 @@ class ReadOnlyCache(Cache):
         """See `Cache`: nothing is fetched here."""
         return True
 
-    def claim_window(self, wanted: int) -> tuple[int | None, int]:
+    def claim_window(self, kept: int, need: int) -> tuple[int | None, int]:
         """Nothing is evicted here, so every window fits."""
         return 0, 0
 

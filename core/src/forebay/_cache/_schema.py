@@ -43,7 +43,8 @@ SCHEMA = (
         place INTEGER NOT NULL, moved REAL NOT NULL)""",
     """CREATE TABLE orders (
         plan INTEGER PRIMARY KEY, version INTEGER NOT NULL, turn INTEGER NOT NULL, chunks BLOB NOT NULL)""",
-    "CREATE TABLE windows (id INTEGER PRIMARY KEY, holder INTEGER NOT NULL, bytes INTEGER NOT NULL)",
+    """CREATE TABLE windows (
+        id INTEGER PRIMARY KEY, holder INTEGER NOT NULL, bytes INTEGER NOT NULL, need INTEGER NOT NULL)""",
     "CREATE TRIGGER plan_goes AFTER DELETE ON plans BEGIN DELETE FROM orders WHERE plan = old.id; END",
     """CREATE TRIGGER chunk_arrives AFTER UPDATE OF ready, number ON chunks
         WHEN new.ready = 1 AND (old.ready = 0 OR old.number IS NOT new.number) BEGIN

@@ -168,17 +168,18 @@ class SharedCache(Cache):
         """See `Cache`."""
         return SharedPlanReader(self.member.plans, dataset) if self._by_plans else PlanReader()
 
-    def claim_window(self, wanted: int) -> tuple[int | None, int]:
+    def claim_window(self, kept: int, need: int) -> tuple[int | None, int]:
         """See `Cache`."""
-        number, taken = _windows.claim(self.member, wanted)
+        number, left = _windows.claim(self.member, kept, need)
         if number is None:
             self._reap()  # the others may be dead
-            number, taken = _windows.claim(self.member, wanted)
-        return number, taken
+            number, left = _windows.claim(self.member, kept, need)
+        return number, left
 
     def drop_window(self, number: int) -> None:
         """See `Cache`."""
-        _windows.drop(self.member, number)
+        if not self._closed:  # else it went with the holder
+            _windows.drop(self.member, number)
 
     def has_room(self, chunk: ChunkKey, total: int) -> bool:
         """See `Cache`."""

@@ -1,7 +1,8 @@
-"""The shuffle windows of all readers of a directory: together they have to fit, or two readers wait for each other.
+"""What all readers of a directory hold while they wait: together it has to leave room for one chunk more.
 
-A shuffled reader holds all but one chunk of its window while it waits for the next. Two such readers whose windows do
-not fit together hold what the other needs; so the second is refused before it begins.
+A shuffled reader keeps all but one chunk of its window while it waits for the next. Where what all keep leaves no room
+for the largest chunk that one of them may wait for, they wait for each other; so the reader that would bring that about
+is refused before it begins.
 """
 
 from __future__ import annotations
@@ -19,28 +20,35 @@ if TYPE_CHECKING:
 __all__ = ["claim", "drop"]
 
 
-def claim(member: Member, wanted: int) -> tuple[int | None, int]:
-    """Take ``wanted`` bytes for a window; returns its number, None where it does not fit, and the bytes of the others.
+def claim(member: Member, kept: int, need: int) -> tuple[int | None, int]:
+    """Say that a reader keeps ``kept`` bytes while it waits for ``need`` more.
 
     A claim that a rebuilt ledger forgot is not seen: then the deadline of the wait for room is what is left.
+
+    Returns:
+        The claim's number, None where it does not fit; and the bytes that it might keep.
     """
     number = secrets.randbits(62)
 
     def step(connection: sqlite3.Connection, _trash: object, holder: int) -> tuple[int | None, int]:
-        (taken,) = connection.execute("SELECT coalesce(sum(bytes), 0) FROM windows").fetchone()
-        if taken and taken + wanted > budget_of(connection, member.fallback).limit:
-            return None, taken
+        others, needed = connection.execute(
+            "SELECT coalesce(sum(bytes), 0), coalesce(max(need), 0) FROM windows"
+        ).fetchone()
+        budget = budget_of(connection, member.fallback)
+        left = budget.limit - budget.stray - others - max(needed, need)
+        if kept > left:
+            return None, left
         done = connection.execute(
-            "INSERT INTO windows (id, holder, bytes) SELECT ?, id, ? FROM holders WHERE id = ?",
-            (number, wanted, holder),
+            "INSERT INTO windows (id, holder, bytes, need) SELECT ?, id, ?, ? FROM holders WHERE id = ?",
+            (number, kept, need, holder),
         )
         if done.rowcount != 1:
             raise UnregisteredError
-        return number, taken
+        return number, left
 
     return member.write_as_holder(step)
 
 
 def drop(member: Member, number: int) -> None:
-    """Give a window back."""
+    """Take a claim back."""
     member.ledger.write_or_defer(lambda connection: connection.execute("DELETE FROM windows WHERE id = ?", (number,)))
