@@ -263,9 +263,9 @@ class CachedSource(ChunkSource):
         largest = self._index.largest_decoded or 1
         fits = left // largest + 1 if left >= 0 else 0
         remedy = f"the largest window that fits is {fits}" if fits else "wait until they have ended"
+        chunks = max(min(window, len(self._index)), 1)
         return BudgetTooSmallError(
-            f"a reader with shuffle_window={max(window, 1)} keeps {max(min(window, len(self._index)), 1)} chunks"
-            f" of up to {_config.format_size(largest)} at one time, and the cache may hold {_config.format_size(budget)}"
+            f"a reader with shuffle_window={max(window, 1)} keeps {chunks} chunks of up to {_config.format_size(largest)} at one time, and the cache may hold {_config.format_size(budget)}"
             f" together with what other readers keep: {remedy}; or raise max_cache_bytes",
             path=str(self._engine.cache.directory),
         )
