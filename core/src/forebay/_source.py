@@ -265,7 +265,8 @@ class CachedSource(ChunkSource):
         remedy = f"the largest window that fits is {fits}" if fits else "wait until they have ended"
         chunks = max(min(window, len(self._index)), 1)
         return BudgetTooSmallError(
-            f"a reader with shuffle_window={max(window, 1)} keeps {chunks} chunks of up to {_config.format_size(largest)} at one time, and the cache may hold {_config.format_size(budget)}"
+            f"a reader with shuffle_window={max(window, 1)} keeps {chunks} chunks of up to"
+            f" {_config.format_size(largest)} at one time, and the cache may hold {_config.format_size(budget)}"
             f" together with what other readers keep: {remedy}; or raise max_cache_bytes",
             path=str(self._engine.cache.directory),
         )
