@@ -173,6 +173,24 @@ def test_a_reader_closed_in_its_iteration_keeps_no_window(server: FaultServer, t
             del iterator
 
 
+def test_a_smaller_budget_that_came_while_chunks_were_held_holds_once_they_are_let_go(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    """Risk D8: nobody has to ask for room, or to collect, before the directory is as small as it was told to be."""
+    put_dataset(server, tmp_path, count=20)
+    size, cache = chunk_size(tmp_path), tmp_path / "cache"
+    with forebay.open_dataset(
+        server.url(), cache_dir=cache, max_cache_bytes=4 * size, shuffle=True, shuffle_window=4, prefetch=0
+    ) as large:
+        iterator = iter(large)
+        got = [next(iterator) for _ in range(15)]
+        assert used(cache) > 2 * size
+        with forebay.open_dataset(server.url(), cache_dir=cache, max_cache_bytes=2 * size):
+            got += list(iterator)
+            assert len(got) == 20
+            assert used(cache) <= 2 * size
+
+
 WINDOW_AND_DIE = """
 import os, sys
 import forebay

@@ -203,6 +203,8 @@ class Member:
         row = _rows.find(connection, name)
         if row is None or not row.ready or len(self._used) >= _MOST_STAMPS or self.plans.moved:
             return None
+        if not any(self.held(name)) and budget_of(connection, self.fallback).free < 0:
+            return None  # a smaller budget came while chunks were held: what is let go of has to go
         self._set(connection, row)
         return True
 

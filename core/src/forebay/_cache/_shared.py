@@ -16,7 +16,7 @@ from forebay._cache._flight import Flight
 from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash, remove
 from forebay._cache._member import Member
 from forebay._cache._plans import PlanReader, SharedPlanReader
-from forebay._cache._room import budget_of, grant, has_room
+from forebay._cache._room import budget_of, grant, has_room, shrink
 from forebay._cache._rows import drop_unwanted, end_flight, find, lease_ready, set_lease, unready
 from forebay._cache._types import Busy, ChunkKey, Problem, Ready
 from forebay.exceptions import BudgetTooSmallError, CacheError, CacheLockTimeoutError
@@ -122,13 +122,20 @@ class SharedCache(Cache):
         try:
             done = self._ledger.quick(lambda connection: member.settle_quick(connection, name), lambda _: None)
         except CacheLockTimeoutError as exc:
-            self._ledger.defer(lambda connection: member.settle(connection, name), exc)
+            self._ledger.defer(lambda connection: self._settle(connection, name), exc)
             done = True
         except (CacheError, OSError):
             done = None  # from within a transaction, or the ledger fails: the next call sees to both
         if not done:
-            self._ledger.write_or_defer(lambda connection: member.settle(connection, name))
+            self._ledger.write_or_defer(lambda connection: self._settle(connection, name))
         self._notify()
+
+    def _settle(self, connection: sqlite3.Connection, name: str) -> None:
+        self.member.settle(connection, name)
+        if budget_of(connection, self.member.fallback).free < 0:
+            trash: Trash = []
+            shrink(connection, self.layout, self.member.fallback, trash)
+            empty_trash(trash)
 
     def declare(self, chunks: Iterable[ChunkKey]) -> None:
         """See `Cache`."""
