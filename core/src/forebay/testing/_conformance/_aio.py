@@ -17,6 +17,7 @@ from forebay.testing._conformance._store import (
     Store,
     SuiteBase,
     async_ways,
+    difference,
     native_hooks,
     secrets_of,
     told,
@@ -40,7 +41,7 @@ class AsyncTests(SuiteBase):
         async def main() -> None:
             for name, read in async_ways(downloader, tmp_path).items():
                 for key, data in objects.items():
-                    assert await read(key) == data, f"{name} of {key}"
+                    assert difference(await read(key), data) == "", f"{name} of {key}"
             await downloader.aclose()
 
         run_async(main())
@@ -52,7 +53,7 @@ class AsyncTests(SuiteBase):
 
         async def main() -> None:
             for name, read in async_ways(downloader, tmp_path).items():
-                assert await read(key) == data, name
+                assert difference(await read(key), data) == "", name
             await downloader.aclose()
 
         run_async(main())
@@ -178,7 +179,7 @@ class AsyncTests(SuiteBase):
                     (outcome,) = await asyncio.gather(task, return_exceptions=True)
                     finished = outcome == data  # it may have been done before the cancellation came
                     assert finished or isinstance(outcome, asyncio.CancelledError), f"{name}: {outcome!r}"
-                assert await read(key) == data, f"{name} after a cancelled read"
+                assert difference(await read(key), data) == "", f"{name} after a cancelled read"
             if "adownload_fileobj" in native_hooks(downloader):
                 running: list[asyncio.Task[None]] = []
                 sink = Sink(lambda: loop.call_soon_threadsafe(running[0].cancel))

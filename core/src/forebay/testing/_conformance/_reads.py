@@ -11,7 +11,17 @@ import pytest
 
 from forebay.downloader import Downloader
 from forebay.exceptions import TransientError
-from forebay.testing._conformance._store import Remote, Sink, Store, SuiteBase, secrets_of, sync_ways, told, written
+from forebay.testing._conformance._store import (
+    Remote,
+    Sink,
+    Store,
+    SuiteBase,
+    difference,
+    secrets_of,
+    sync_ways,
+    told,
+    written,
+)
 
 __all__ = ["ReadTests"]
 
@@ -24,7 +34,7 @@ class ReadTests(SuiteBase):
         key = store.put("all-bytes.bin", data)
         sink = Sink()
         downloader.download_fileobj(key, sink)
-        assert written(sink) == data
+        assert difference(written(sink), data) == ""
 
     def test_download_fileobj_needs_only_write(self, store: Store, downloader: Downloader) -> None:
         key = store.put("one.bin", b"0123456789")
@@ -37,7 +47,7 @@ class ReadTests(SuiteBase):
         data = random.Random(1).randbytes(70_001)
         key = store.put("one.bin", data)
         downloader.download_file(key, tmp_path / "got")
-        assert (tmp_path / "got").read_bytes() == data
+        assert difference((tmp_path / "got").read_bytes(), data) == ""
 
     def test_download_file_replaces_what_is_there(self, store: Store, downloader: Downloader, tmp_path: Path) -> None:
         key = store.put("short.bin", b"short")
@@ -50,7 +60,7 @@ class ReadTests(SuiteBase):
         key = store.put("one.bin", data)
         got = downloader.download_bytes(key)
         assert isinstance(got, bytes)
-        assert got == data
+        assert difference(got, data) == ""
 
     def test_empty_object_is_empty_everywhere(self, store: Store, downloader: Downloader, tmp_path: Path) -> None:
         key = store.put("empty.bin", b"")
@@ -63,7 +73,7 @@ class ReadTests(SuiteBase):
         data = random.Random(3).randbytes(9 * 2**20 + 13)
         key = store.put("large.bin", data)
         for name, read in sync_ways(downloader, tmp_path).items():
-            assert read(key) == data, f"{name} changed an object of {len(data)} bytes"
+            assert difference(read(key), data) == "", f"{name} changed an object of {len(data)} bytes"
 
     def test_bytes_are_never_decoded(self, store: Store, downloader: Downloader, tmp_path: Path) -> None:
         gzipped = gzip.compress(b"data", mtime=0)

@@ -15,7 +15,18 @@ import pytest
 from forebay import open_downloader
 from forebay.downloader import ASYNC_HOOKS, Downloader, overrides, probe
 
-__all__ = ["Remote", "Sink", "Store", "SuiteBase", "async_ways", "native_hooks", "secrets_of", "sync_ways", "told"]
+__all__ = [
+    "Remote",
+    "Sink",
+    "Store",
+    "SuiteBase",
+    "async_ways",
+    "difference",
+    "native_hooks",
+    "secrets_of",
+    "sync_ways",
+    "told",
+]
 
 _SECRET_OPTIONS = frozenset(
     {
@@ -142,6 +153,27 @@ class Sink:
         size = memoryview(data).nbytes
         self._data += data
         return size
+
+
+def difference(got: object, wanted: bytes) -> str:
+    """How a body differs from what was put, in few words; empty where it does not.
+
+    Not left to pytest: where ``CI`` is set it compares megabytes line by line, which takes minutes.
+    """
+    if got == wanted:
+        return ""
+    if not isinstance(got, bytes):
+        return f"{type(got).__name__} in place of bytes"
+    short = min(len(got), len(wanted))
+    low, high = 0, short  # got and wanted agree up to low, and not up to high + 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if got[:middle] == wanted[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    at = slice(max(low - 8, 0), low + 24)
+    return f"{len(got)} bytes for {len(wanted)}, other from byte {low} on: {got[at]!r} for {wanted[at]!r}"
 
 
 def written(sink: Sink) -> bytes:

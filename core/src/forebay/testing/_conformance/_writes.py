@@ -11,7 +11,7 @@ from forebay import open_downloader
 from forebay.downloader import Downloader
 from forebay.exceptions import UnsupportedOperationError
 from forebay.testing._async import run_async
-from forebay.testing._conformance._store import Remote, Store, SuiteBase, native_hooks
+from forebay.testing._conformance._store import Remote, Store, SuiteBase, difference, native_hooks
 
 __all__ = ["WriteTests"]
 
@@ -30,8 +30,8 @@ class WriteTests(SuiteBase):
                 key = store.key(name)
                 downloader.upload_file(key, tmp_path / "source")
                 store.adopt(key)
-                assert other.download_bytes(key) == data, name
-                assert (tmp_path / "source").read_bytes() == data, "an upload leaves its source alone"
+                assert difference(other.download_bytes(key), data) == "", name
+                assert difference((tmp_path / "source").read_bytes(), data) == "", "an upload leaves its source alone"
         finally:
             other.close()
 
