@@ -13,9 +13,10 @@ sizes = st.lists(st.integers(0, 7), max_size=12)
 
 
 def samples(plan: EpochPlan) -> list[tuple[int, int]]:
-    order = plan.chunks()
+    lane = plan.lane()
+    order = lane.chunks
     out: list[tuple[int, int]] = []
-    for step in plan.steps(order):
+    for step in plan.steps(lane):
         places = np.full(len(step.offsets), step.place) if step.places is None else step.places
         out += [(int(order[place]), int(offset)) for place, offset in zip(places, step.offsets, strict=True)]
     return out

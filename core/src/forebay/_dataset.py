@@ -7,7 +7,7 @@ import operator
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -57,8 +57,9 @@ class ChunkedDataset:
         self._epoch = 0
         self._epoch_is_set = False
         self._closed = False
+        self._fingerprint: str | None = None
         self._random_access = OpenChunks(self._open_missing)
-        self._sessions: weakref.WeakSet[_Held] = weakref.WeakSet()
+        self._sessions: weakref.WeakSet[HeldSession] = weakref.WeakSet()
         self._current: tuple[int, int, ChunkReader | None] = (0, 0, None)
         self._finalizer = weakref.finalize(self, _close_source, source, os.getpid())
         if spec.shuffle:
@@ -182,20 +183,72 @@ class ChunkedDataset:
 
     def _hold(
         self, order: Sequence[int] | NDArray[np.int64], *, ahead: int | None, then: NDArray[np.int64] | None = None
-    ) -> _Held:
-        held = _Held(self._source.session(order, ahead=ahead, then=then))
+    ) -> HeldSession:
+        held = HeldSession(self._source.session(order, ahead=ahead, then=then))
         self._sessions.add(held)
         return held
 
-    def _iterate(self, epoch: int) -> Iterator[Any]:
+    def epoch_plan(self, epoch: int, partitions: int = 1) -> EpochPlan:
+        """The order of an epoch, divided into canonical partitions."""
         spec = self._spec
         window = spec.shuffle_window if spec.shuffle else 0
-        plan = EpochPlan(sizes=np.diff(self._starts), seed=spec.seed, epoch=epoch, window=window)
-        order, then = plan.chunks(), replace(plan, epoch=epoch + 1).chunks()
+        return EpochPlan(
+            sizes=self._index.item_counts, seed=spec.seed, epoch=epoch, window=window, partitions=partitions
+        )
+
+    def describe_order(self) -> dict[str, Any]:
+        """What the order of items depends on, in plain values: two datasets that agree in it have the same orders."""
+        spec = self._spec
+        if self._fingerprint is None:
+            self._fingerprint = self._index.fingerprint()
+        block_size = (spec.format_options or {}).get("block_size")
+        return {
+            "block_size": block_size if isinstance(block_size, int) else None,
+            "dataset": self._fingerprint,
+            "seed": spec.seed,
+            "shuffle": spec.shuffle,
+            "shuffle_window": spec.shuffle_window,
+        }
+
+    @property
+    def look_ahead(self) -> int:
+        """Chunks that a reader fetches ahead."""
+        return self._source.look_ahead(self._spec.ahead)
+
+    def claim_window(self, window: int) -> AbstractContextManager[None]:
+        """See `ChunkSource.claim_window`."""
+        return self._source.claim_window(window)
+
+    def follow(
+        self, order: Sequence[int], *, ahead: int, now: NDArray[np.int64], then: NDArray[np.int64]
+    ) -> HeldSession:
+        """Start a way through a list of chunks that may grow; ``now`` and ``then`` are this epoch's order and the next.
+
+        Raises:
+            PrefetchClosedError: The dataset is closed.
+        """
+        if self._closed:
+            raise PrefetchClosedError(f"the dataset {self.url} is closed")
+        held = HeldSession(self._source.session(order, ahead=ahead, now=now, then=then))
+        self._sessions.add(held)
+        return held
+
+    def decode(self, reader: ChunkReader, offsets: NDArray[np.int64]) -> list[Any]:
+        """Read samples of an open chunk, and count them."""
+        with self._counters.timed("decode"):
+            items = reader.read_many(offsets)
+        self._counters.add(items=len(items))
+        return items
+
+    def _iterate(self, epoch: int) -> Iterator[Any]:
+        plan = self.epoch_plan(epoch)
+        window = plan.window
+        lane, then = plan.lane(), replace(plan, epoch=epoch + 1).chunks()
+        order = lane.chunks
         readers: dict[int, ChunkReader] = {}
-        with self._source.claim_window(window), closing(self._hold(order, ahead=spec.ahead, then=then)) as held:
-            for step in plan.steps(order):
-                reader = self._enter_chunk(held.session, int(order[step.place]), step.place)
+        with self._source.claim_window(window), closing(self._hold(order, ahead=self._spec.ahead, then=then)) as held:
+            for step in plan.steps(lane):
+                reader = self.enter_chunk(held.session, int(order[step.place]), step.place)
                 if reader is not None:
                     readers[step.place] = reader
                 for batch in self._batches(step, readers):
@@ -208,7 +261,8 @@ class ChunkedDataset:
         if not self._epoch_is_set and self._epoch == epoch:
             self._epoch += 1
 
-    def _enter_chunk(self, session: ChunkSession, chunk: int, place: int) -> ChunkReader | None:
+    def enter_chunk(self, session: ChunkSession, chunk: int, place: int) -> ChunkReader | None:
+        """Wait for a chunk of a session and open it; None where it cannot be had and is to be skipped."""
         try:
             return self._layout.open_chunk(session.take(place), chunk)
         except (CacheError, PrefetchError, ConfigError):
@@ -234,7 +288,7 @@ class ChunkedDataset:
             yield batch
 
 
-class _Held:
+class HeldSession:
     """A session that the dataset can find again, to close it."""
 
     def __init__(self, session: ChunkSession) -> None:

@@ -1,9 +1,15 @@
-"""The order of an epoch: a pure function of the seed, the epoch and the dataset's chunks.
+"""The order of an epoch: a pure function of the seed, the epoch, the partitions and the dataset's chunks.
 
 Unshuffled, chunks come in storage order. Shuffled, chunks are permuted, and each sample of the chunk at place ``p``
 gets the sort key ``p + u * window`` with ``u`` uniform in [0, 1). Samples come in key order: at any time samples of at
 most ``window`` neighbouring chunks are mixed, the first samples need the first chunk alone, and nothing is sorted over
-more than one window at a time.
+more than one window at a time. Since the keys of a place can be drawn by themselves, any position is found without
+going through what comes before it.
+
+Canonical partitions divide the samples into parts of equal length, each with an order of its own, so that machines can
+read different chunks; which samples a partition has is drawn once for all epochs, so that each machine finds its chunks
+in its cache again. The idea is that of MosaicML Streaming's canonical nodes. Sample ``i`` of partition ``p`` is number
+``i * partitions + p`` of the epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +23,10 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["EpochPlan", "Step"]
+__all__ = ["EpochPlan", "Lane", "Step"]
+
+#: Says that a generator is that of the partitions, which no epoch changes.
+_FIXED = 0xF1EED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,54 +53,204 @@ class EpochPlan:
         seed: Any integer; equal seeds give equal orders.
         epoch: Number of the epoch.
         window: Chunks whose samples are mixed at one time; 0 for storage order.
+        partitions: Parts of equal length that are ordered each by itself; at least 1.
+        turn: The partition that gets the first of the samples that cannot be divided evenly.
     """
 
     sizes: NDArray[np.int64]
     seed: int = 0
     epoch: int = 0
     window: int = 0
+    partitions: int = 1
+    turn: int = 0
 
-    def chunks(self) -> NDArray[np.int64]:
-        """Chunk numbers in reading order, without the chunks that hold no sample."""
+    @property
+    def total(self) -> int:
+        """Samples of the epoch."""
+        return int(self.sizes.sum())
+
+    def length(self, partition: int) -> int:
+        """Samples of a partition; any two differ by at most one."""
+        return share(self.total, self.partitions, partition, self.turn)
+
+    def lane(self, partition: int = 0) -> Lane:
+        """The order of one partition."""
+        return Lane(self, partition)
+
+    def chunks(self, partition: int = 0) -> NDArray[np.int64]:
+        """Chunk numbers of a partition in reading order, without the chunks that hold no sample."""
+        return self.parts(partition)[0]
+
+    def parts(self, partition: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Chunk, first sample and number of samples of each part of a chunk that a partition has, in reading order."""
         filled = np.flatnonzero(self.sizes).astype(np.int64)
+        if self.partitions == 1:
+            if self.window:
+                self._random(0).shuffle(filled)
+            return filled, np.zeros(len(filled), np.int64), self.sizes[filled]
         if self.window:
-            self._random(0).shuffle(filled)
-        return filled
+            np.random.default_rng([self._seed, _FIXED, 0, 0, 1]).shuffle(filled)
+        ends = np.cumsum(self.sizes[filled])
+        begin = sum(self.length(before) for before in range(partition))
+        end = begin + self.length(partition)
+        if begin == end:
+            nothing = np.empty(0, np.int64)
+            return nothing, nothing, nothing
+        first, last = (int(ends.searchsorted(place, side="right")) for place in (begin, end - 1))
+        chunks = filled[first : last + 1]
+        firsts = np.zeros(len(chunks), np.int64)
+        counts = self.sizes[chunks]
+        counts[-1] -= int(ends[last]) - end
+        firsts[0] = begin - (int(ends[first]) - int(self.sizes[chunks[0]]))
+        counts[0] -= firsts[0]
+        if self.window:
+            order = np.arange(len(chunks))
+            self._random(0, 1 + partition).shuffle(order)
+            chunks, firsts, counts = chunks[order], firsts[order], counts[order]
+        return chunks, firsts, counts
 
-    def steps(self, chunks: NDArray[np.int64] | None = None) -> Iterator[Step]:
-        """Yield the epoch step by step; ``chunks`` is the result of `chunks`, if the caller has it already."""
-        order = self.chunks() if chunks is None else chunks
-        if not self.window:
-            for place, chunk in enumerate(order):
-                yield Step(place=place, places=None, offsets=range(int(self.sizes[chunk])), finished=(place,))
-            return
-        yield from self._shuffled(order)
-
-    def _shuffled(self, order: NDArray[np.int64]) -> Iterator[Step]:
-        keys = np.empty(0, np.float64)
-        places = np.empty(0, np.int64)
-        offsets = np.empty(0, np.int64)
-        last = len(order) - 1
+    def steps(self, lane: Lane | None = None) -> Iterator[Step]:
+        """Yield the epoch of one partition step by step; ``lane`` is the result of `lane`, if the caller has it."""
+        lane = self.lane() if lane is None else lane
+        last = len(lane.chunks) - 1
         open_from = 0
-        for place, chunk in enumerate(order):
-            size = int(self.sizes[chunk])
-            fresh = place + self._random(1 + int(chunk)).random(size) * self.window
-            keys = np.concatenate([keys, fresh])
-            places = np.concatenate([places, np.full(size, place, np.int64)])
-            offsets = np.concatenate([offsets, np.arange(size, dtype=np.int64)])
-            now = np.full(len(keys), True) if place == last else keys < place + 1
-            chosen = np.flatnonzero(now)
-            chosen = chosen[np.argsort(keys[chosen], kind="stable")]
+        for place in range(last + 1):
+            if not self.window:
+                first = int(lane.firsts[place])
+                within = range(first, first + int(lane.counts[place]))
+                yield Step(place=place, places=None, offsets=within, finished=(place,))
+                continue
             done_before = place + 1 if place == last else max(place + 2 - self.window, open_from)
-            yield Step(
-                place=place,
-                places=places[chosen],
-                offsets=offsets[chosen],
-                finished=tuple(range(open_from, done_before)),
-            )
+            places, offsets = lane.emission(place)
+            yield Step(place=place, places=places, offsets=offsets, finished=tuple(range(open_from, done_before)))
             open_from = done_before
-            keys, places, offsets = keys[~now], places[~now], offsets[~now]
 
-    def _random(self, stream: int) -> np.random.Generator:
+    @property
+    def _seed(self) -> int:
         # Negative seeds are as good as any: SeedSequence wants what is not negative.
-        return np.random.default_rng([self.seed & (2**64 - 1), self.epoch, stream])
+        return self.seed & (2**64 - 1)
+
+    def _random(self, *stream: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, self.epoch, *stream])
+
+    def keys(self, place: int, chunk: int, first: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Sort keys of a part's samples, rising, and which sample of the chunk each belongs to."""
+        stream = (1 + chunk, first) if first else (1 + chunk,)
+        keys = place + self._random(*stream).random(count) * self.window
+        # A sum that rounds up to the next window would be looked for where the chunk is gone.
+        np.minimum(keys, np.nextafter(place + self.window, 0), out=keys)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order + first
+
+
+def share(total: int, shares: int, number: int, turn: int = 0) -> int:
+    """How many of ``total`` things share ``number`` gets, where share ``turn`` is the first to get one more."""
+    each, left = divmod(total, shares)
+    return each + ((number - turn) % shares < left)
+
+
+class Lane:
+    """The samples of one partition in reading order, from any position on.
+
+    ``chunks``, ``firsts`` and ``counts`` are int64 arrays, one entry a place: the chunk, its first sample that belongs
+    to the partition, and how many do.
+    """
+
+    def __init__(self, plan: EpochPlan, partition: int) -> None:
+        self.chunks, self.firsts, self.counts = plan.parts(partition)
+        self._plan = plan
+        self._window = plan.window
+        self._ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
+        self.length = int(self._ends[-1])
+        self._position = 0
+        self._drawn: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        # What is emitted at the current place, and the position of the first of it.
+        self._place = -1
+        self._base = 0
+        self._places = np.empty(0, np.int64)
+        self._offsets = np.empty(0, np.int64)
+
+    @property
+    def done_before(self) -> int:
+        """The first place that something at the position or after it may read."""
+        if self._position >= self.length:
+            return len(self.chunks)
+        if not self._window:
+            return int(self._ends.searchsorted(self._position, side="right")) - 1
+        here = self._place + (self._position >= self._base + len(self._places))
+        return max(here - self._window + 1, 0)
+
+    def seek(self, position: int) -> None:
+        """Go to a position between 0 and the length."""
+        self._position = position
+        if not self._window or self._base <= position < self._base + len(self._places) or position >= self.length:
+            return
+        place = int(self._ends.searchsorted(position, side="right")) - 1
+        if self._base <= position and self._place > place:
+            place = self._place
+        while self._emitted_before(place + 1) <= position:
+            place += 1
+        self._enter(place)
+
+    def take(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return place and sample within the chunk of the next ``count`` samples, int64 each, and go on behind them."""
+        if not self._window:
+            numbers = np.arange(self._position, self._position + count, dtype=np.int64)
+            places = self._ends.searchsorted(numbers, side="right") - 1
+            self._position += count
+            return places, numbers - self._ends[places] + self.firsts[places]
+        taken: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        missing = count
+        while missing:
+            self.seek(self._position)
+            begin = self._position - self._base
+            end = min(begin + missing, len(self._places))
+            taken.append((self._places[begin:end], self._offsets[begin:end]))
+            self._position += end - begin
+            missing -= end - begin
+        if len(taken) == 1:
+            return taken[0]
+        if not taken:
+            return self._places[:0], self._offsets[:0]
+        return np.concatenate([part[0] for part in taken]), np.concatenate([part[1] for part in taken])
+
+    def emission(self, place: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Place and sample within the chunk of what is read once ``place`` is there; only where there is a window."""
+        self._forget(place)
+        last = place == len(self.chunks) - 1
+        keys, places, offsets = [], [], []
+        for source in range(max(place - self._window + 1, 0), place + 1):
+            own_keys, own_offsets = self._keys(source)
+            begin = int(own_keys.searchsorted(place))
+            end = len(own_keys) if last else int(own_keys.searchsorted(place + 1))
+            keys.append(own_keys[begin:end])
+            offsets.append(own_offsets[begin:end])
+            places.append(np.full(end - begin, source, np.int64))
+        order = np.argsort(np.concatenate(keys), kind="stable")
+        return np.concatenate(places)[order], np.concatenate(offsets)[order]
+
+    def _enter(self, place: int) -> None:
+        if place != self._place:
+            self._base = self._emitted_before(place)
+            self._places, self._offsets = self.emission(place)
+            self._place = place
+
+    def _emitted_before(self, place: int) -> int:
+        """How many samples come before those of ``place``."""
+        if place >= len(self.chunks):
+            return self.length
+        oldest = max(place - self._window + 1, 0)
+        newer = sum(int(self._keys(source)[0].searchsorted(place)) for source in range(oldest, place))
+        return int(self._ends[oldest]) + newer
+
+    def _keys(self, place: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        found = self._drawn.get(place)
+        if found is None:
+            chunk, first, count = int(self.chunks[place]), int(self.firsts[place]), int(self.counts[place])
+            found = self._drawn[place] = self._plan.keys(place, chunk, first, count)
+        return found
+
+    def _forget(self, place: int) -> None:
+        """Drop the keys that emissions from ``place`` on do not need."""
+        for old in [known for known in self._drawn if not place - self._window <= known <= place + self._window]:
+            del self._drawn[old]

@@ -60,6 +60,10 @@ class ChunkSession(Protocol):
         """Let go of a taken chunk."""
         ...
 
+    def reached(self, place: int) -> None:
+        """Say how far the reader is in the order that it announced, where that is not the session's own."""
+        ...
+
     def close(self) -> None:
         """Let go of everything."""
         ...
@@ -77,18 +81,25 @@ class ChunkSource(ABC):
         order: Sequence[int] | NDArray[np.int64],
         *,
         ahead: int | None,
+        now: NDArray[np.int64] | None = None,
         then: NDArray[np.int64] | None = None,
         shared: Collection[int] = (),
     ) -> ChunkSession:
         """Start a way through ``order``; ``ahead`` None takes the source's own look-ahead.
 
         ``then`` is the order of the epoch after this one, for readers that go on; the cache keeps what it can for it.
+        ``now`` is this epoch's order where ``order`` is not the whole of it, as with a list that grows meanwhile; the
+        reader then says how far it is in ``now`` through `ChunkSession.reached`.
         ``shared`` are chunks that other readers of the directory read too: each is leased at once, before any is read.
         """
 
     @abstractmethod
     def close(self) -> None:
         """Let go of connections and of the cache."""
+
+    def look_ahead(self, asked: int | None) -> int:
+        """Chunks that a session looks ahead, where the dataset was opened with ``asked``."""
+        return asked or 0
 
     @abstractmethod
     def check_window(self, window: int) -> None:
@@ -115,6 +126,7 @@ class LocalSource(ChunkSource):
         order: Sequence[int] | NDArray[np.int64],
         *,
         ahead: int | None,
+        now: NDArray[np.int64] | None = None,
         then: NDArray[np.int64] | None = None,
         shared: Collection[int] = (),
     ) -> ChunkSession:
@@ -141,6 +153,9 @@ class _LocalSession:
         return path
 
     def done(self, place: int) -> None:
+        pass
+
+    def reached(self, place: int) -> None:
         pass
 
     def close(self) -> None:
@@ -203,6 +218,7 @@ class CachedSource(ChunkSource):
         order: Sequence[int] | NDArray[np.int64],
         *,
         ahead: int | None,
+        now: NDArray[np.int64] | None = None,
         then: NDArray[np.int64] | None = None,
         shared: Collection[int] = (),
     ) -> ChunkSession:
@@ -215,7 +231,7 @@ class CachedSource(ChunkSource):
             handle.thread,
             order,
             self._make_request,
-            ahead=self._look_ahead() if ahead is None else ahead,
+            ahead=self.look_ahead(ahead),
             counters=self._counters,
             shared=shared,
         )
@@ -225,6 +241,9 @@ class CachedSource(ChunkSource):
         with self._lock:
             reader, self._resting = self._resting, None
         reader = reader or handle.cache.plan_reader(self._identity)
+        if now is not None:
+            reader.declare(now, then)
+            return _PlannedSession(session, reader, len(now), self._rest, told=True)
         reader.declare(np.asarray(order, np.int64), then)
         return _PlannedSession(session, reader, len(order), self._rest)
 
@@ -299,7 +318,10 @@ class CachedSource(ChunkSource):
                 path=str(self._engine.cache.directory),
             )
 
-    def _look_ahead(self) -> int:
+    def look_ahead(self, asked: int | None) -> int:
+        """Chunks that a session looks ahead; ``asked`` None is for a number that suits the chunks."""
+        if asked is not None:
+            return asked
         chunks = len(self._index)
         total = int(self._index.decoded_total or 0)
         mean = max(total // chunks, 1) if chunks and total else AHEAD_BYTES // 4
@@ -360,23 +382,39 @@ class _CachedSession:
     def take(self, place: int) -> Path:
         return self._session.take(place).path
 
+    def reached(self, place: int) -> None:
+        """Nobody was told of an order."""
+
 
 class _PlannedSession(_CachedSession):
-    """A session whose reader told the cache what it will read, and says how far it is."""
+    """A session whose reader told the cache what it will read, and says how far it is: as it goes, or when ``told``."""
 
-    def __init__(self, session: Session, reader: PlanReader, places: int, rest: Callable[[PlanReader], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        reader: PlanReader,
+        places: int,
+        rest: Callable[[PlanReader], None],
+        *,
+        told: bool = False,
+    ) -> None:
         super().__init__(session)
-        self.done = self._done
+        if not told:
+            self.done = self._done
         self.close = self._close
         self._reader: PlanReader | None = reader
         self._places = places
         self._reached = 0
         self._rest = rest
 
+    def reached(self, place: int) -> None:
+        """See `ChunkSession`."""
+        if self._reader is not None and place > self._reached:
+            self._reached = place
+            self._reader.reached(place)
+
     def _done(self, place: int) -> None:
-        if self._reader is not None:
-            self._reached = max(self._reached, place + 1)
-            self._reader.reached(self._reached)  # before the release, which makes the chunk one that may go
+        self.reached(place + 1)  # before the release, which makes the chunk one that may go
         self._session.done(place)
 
     def _close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ __all__ = [
     "ObjectInfo",
     "RangeRead",
     "StageStats",
+    "Stall",
     "Stats",
 ]
 
@@ -128,8 +129,20 @@ class StageStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """A long wait of a reader for one chunk: its URL without secrets, the backend that serves it, and how long."""
+
+    chunk: str
+    backend: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """Counters of one dataset since it was opened. Times are in seconds."""
+    """Counters of one dataset since it was opened. Times are in seconds.
+
+    ``stages`` has count, total and mean of each stage of the work; ``stalls`` are the longest waits for a chunk.
+    """
 
     items: int = 0
     chunks_fetched: int = 0
@@ -142,12 +155,14 @@ class Stats:
     padded: int = 0
     skipped_chunks: int = 0
     stages: Mapping[str, StageStats] = field(default_factory=dict)
+    stalls: tuple[Stall, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The counters as plain JSON-able values."""
-        plain: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name != "stages"}
+        plain: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         plain["stages"] = {
             name: {"count": stage.count, "total": stage.total, "mean": stage.mean}
             for name, stage in self.stages.items()
         }
+        plain["stalls"] = [asdict(stall) for stall in self.stalls]
         return plain

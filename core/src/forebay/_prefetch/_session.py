@@ -114,8 +114,7 @@ class Session:
             raise
         finally:
             waited = _config.monotonic() - begin
-            self._counters.add(wait_seconds=waited)
-            self._counters.stage("wait", waited)
+            self._counters.waited(waited, chunk=entry.request.key.url, backend=entry.request.source.backend)
         return ready
 
     def done(self, place: int) -> None:

@@ -1,0 +1,259 @@
+"""One reader's way through a dataset whose samples are asked for bit by bit, in the order of a plan.
+
+Iterating a `ChunkedDataset` reads a whole epoch; a rank's worker reads a share of it, batch by batch. It fetches the
+chunks of its own samples, in the order in which it needs them, and lets go of each as soon as no later sample of its
+lane can lie in it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from forebay._formats import ChunkReader
+from forebay._plan import EpochPlan, Lane
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from forebay._dataset import ChunkedDataset
+
+__all__ = ["SKIPPED", "ChunkFeed", "FeedRun"]
+
+#: Stands for a sample whose chunk was skipped.
+SKIPPED = object()
+
+#: Samples ``first`` to ``stop`` of a partition's lane: (pass, partition, first, stop).
+FeedRun = tuple[int, int, int, int]
+
+
+@dataclass(slots=True)
+class _Track:
+    """A lane and how far it is."""
+
+    lane: Lane
+    opened: set[int] = field(default_factory=set)  # places that were asked for and may be read again
+    front: int = 0  # the furthest place that was read
+    ordered: int = 0  # places from here on are asked for when they are read, or looked ahead for
+
+
+@dataclass(slots=True)
+class _Group:
+    """Samples of one chunk in one batch; ``slots`` are their places in the batch, None for all of it in order."""
+
+    chunk: int
+    place: int
+    offsets: NDArray[np.int64]
+    slots: NDArray[np.int64] | None
+    last: bool = False
+
+
+@dataclass(slots=True)
+class _Planned:
+    """A batch that is known, and not yet read. ``before``: places to let go of first."""
+
+    count: int
+    groups: list[_Group]
+    before: list[int]
+
+
+class ChunkFeed:
+    """Reads batches of one dataset; use it as a context manager.
+
+    Args:
+        dataset: Where the samples come from.
+        plan: The plan of a pass over the dataset; pass 0 is the epoch's first.
+        then: The plan of the next epoch's first pass: what the cache should keep chunks for.
+        partitions: The partitions that this reader mostly reads.
+        dense: A chunk with at least so many samples of a lane is needed by this reader, whatever the order.
+    """
+
+    def __init__(
+        self,
+        dataset: ChunkedDataset,
+        *,
+        plan: Callable[[int], EpochPlan],
+        then: EpochPlan,
+        partitions: Sequence[int],
+        dense: int,
+    ) -> None:
+        self._dataset = dataset
+        self._plan = plan
+        self._then = then
+        self._partitions = partitions
+        self._dense = dense
+        self._ahead = dataset.look_ahead
+        self._tracks: dict[tuple[int, int], _Track] = {}
+        self._order: list[int] = []
+        self._place_of: dict[int, int] = {}
+        self._uses: dict[int, int] = {}
+        self._planned: deque[_Planned] = deque()
+        self._readers: dict[int, ChunkReader | None] = {}
+        self._taken = -1
+        self._stack = ExitStack()
+
+    def __enter__(self) -> ChunkFeed:
+        plan = self._plan(0)
+        with ExitStack() as stack:
+            stack.enter_context(self._dataset.claim_window(plan.window * max(len(self._partitions), 1)))
+            now, then = (_interleaved(each, self._partitions) for each in (plan, self._then))
+            self._held = self._dataset.follow(self._order, ahead=self._ahead, now=now, then=then)
+            stack.callback(self._held.close)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._readers.clear()
+        self._stack.close()
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another batch has to be planned, so that enough chunks are on their way."""
+        return not self._planned or len(self._order) - 1 - self._taken < self._ahead
+
+    def add(self, runs: Sequence[FeedRun]) -> None:
+        """Plan a batch of the given runs of samples, in order."""
+        chunks: list[NDArray[np.int64]] = []
+        offsets: list[NDArray[np.int64]] = []
+        before: list[int] = []
+        finished: set[int] = set()
+        for number, partition, first, stop in runs:
+            track = self._track(number, partition)
+            track.lane.seek(first)
+            places, within = track.lane.take(stop - first)
+            chunks.append(track.lane.chunks[places])
+            offsets.append(within)
+            self._open(track, places)
+            finished.update(self._finish(track))
+        groups, count = self._groups(chunks, offsets, finished)
+        used = {group.place for group in groups}
+        before = [place for place in finished if place not in used]
+        self._planned.append(_Planned(count, groups, before))
+        self._extend()
+
+    def read(self) -> list[Any]:
+        """Return the samples of the batch that was planned first; `SKIPPED` stands for those that cannot be had."""
+        planned = self._planned.popleft()
+        for place in planned.before:
+            self._let_go(place)
+        items: list[Any] = [SKIPPED] * planned.count
+        for group in planned.groups:
+            reader = self._reader(group)
+            if reader is not None:
+                read = self._dataset.decode(reader, group.offsets)
+                if group.slots is None:
+                    items = read
+                else:
+                    for slot, item in zip(group.slots.tolist(), read, strict=True):
+                        items[slot] = item
+            if group.last:
+                self._let_go(group.place)
+        self._held.session.reached(self._reached())
+        return items
+
+    def _track(self, number: int, partition: int) -> _Track:
+        track = self._tracks.get((number, partition))
+        if track is None:
+            track = self._tracks[number, partition] = _Track(self._plan(number).lane(partition))
+        return track
+
+    def _open(self, track: _Track, places: NDArray[np.int64]) -> None:
+        if len(places):
+            track.front = max(track.front, int(places.max()))
+            fresh = set(places.tolist()) - track.opened
+            for place in sorted(fresh):
+                self._ask(track, place)
+            track.ordered = max(track.ordered, track.front + 1)
+
+    def _ask(self, track: _Track, place: int) -> None:
+        """Put a chunk into the order of this reader, unless another lane did so."""
+        track.opened.add(place)
+        chunk = int(track.lane.chunks[place])
+        self._uses[chunk] = self._uses.get(chunk, 0) + 1
+        if chunk not in self._place_of:
+            self._place_of[chunk] = len(self._order)
+            self._order.append(chunk)
+
+    def _finish(self, track: _Track) -> list[int]:
+        """Places of this reader that nothing of the lane, and of no other lane, reads after the batch being planned."""
+        border = track.lane.done_before
+        finished = []
+        for place in [place for place in track.opened if place < border]:
+            track.opened.remove(place)
+            chunk = int(track.lane.chunks[place])
+            self._uses[chunk] -= 1
+            if not self._uses[chunk]:
+                del self._uses[chunk]
+                finished.append(self._place_of[chunk])
+        return finished
+
+    def _groups(
+        self, chunks: list[NDArray[np.int64]], offsets: list[NDArray[np.int64]], finished: set[int]
+    ) -> tuple[list[_Group], int]:
+        if not chunks:
+            return [], 0
+        numbers = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+        within = offsets[0] if len(offsets) == 1 else np.concatenate(offsets)
+        groups = []
+        wanted = sorted((self._place_of[chunk], chunk) for chunk in set(numbers.tolist()))
+        for place, chunk in wanted:
+            if len(wanted) == 1:
+                groups.append(_Group(chunk, place, within, None))
+            else:
+                slots = np.flatnonzero(numbers == chunk)
+                groups.append(_Group(chunk, place, within[slots], slots))
+        for group in groups:
+            group.last = group.place in finished
+            if group.last:
+                del self._place_of[group.chunk]
+        for place in finished - {group.place for group in groups}:
+            del self._place_of[self._order[place]]
+        return groups, len(numbers)
+
+    def _extend(self) -> None:
+        """Ask for chunks that the lanes will come to, as far as that is known without drawing the samples."""
+        while len(self._order) - 1 - self._taken < self._ahead:
+            open_tracks = [track for track in self._tracks.values() if track.ordered < len(track.lane.chunks)]
+            if not open_tracks:
+                return
+            track = min(open_tracks, key=lambda track: track.ordered - track.front)
+            place, track.ordered = track.ordered, track.ordered + 1
+            if int(track.lane.counts[place]) >= self._dense:
+                self._ask(track, place)
+
+    def _reader(self, group: _Group) -> ChunkReader | None:
+        place = group.place
+        if place not in self._readers:
+            self._taken = max(self._taken, place)
+            self._extend()
+            self._readers[place] = self._dataset.enter_chunk(self._held.session, group.chunk, place)
+        return self._readers[place]
+
+    def _let_go(self, place: int) -> None:
+        self._readers.pop(place, None)
+        self._held.session.done(place)
+
+    def _reached(self) -> int:
+        return sum(
+            track.lane.done_before
+            for (number, partition), track in self._tracks.items()
+            if number == 0 and partition in self._partitions
+        )
+
+
+def _interleaved(plan: EpochPlan, partitions: Sequence[int]) -> NDArray[np.int64]:
+    """The chunks of some partitions, each once, in about the order in which a reader of all of them comes to them."""
+    lanes = [plan.chunks(partition) for partition in partitions]
+    if len(lanes) == 1:
+        return lanes[0]
+    if not lanes:
+        return np.empty(0, np.int64)
+    places = np.concatenate([np.arange(len(lane)) for lane in lanes])
+    merged = np.concatenate(lanes)[np.argsort(places, kind="stable")]
+    _, first = np.unique(merged, return_index=True)
+    return merged[np.sort(first)]

@@ -1,0 +1,15 @@
+"""Streaming datasets for PyTorch; needs ``pip install "forebay[torch]"``."""
+
+from __future__ import annotations
+
+try:
+    import torch  # noqa: F401
+except ImportError as exc:
+    from forebay.exceptions import MissingDependencyError
+
+    raise MissingDependencyError('forebay.torch needs PyTorch: pip install "forebay[torch]"') from exc
+
+from forebay.torch._dataset import StreamingDataset
+from forebay.torch._loader import StreamingDataLoader
+
+__all__ = ["StreamingDataLoader", "StreamingDataset"]

@@ -1,0 +1,253 @@
+"""`StreamingDataLoader`: batches of a stream, with a position that is exact at every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from torch.utils.data import DataLoader, default_collate, default_convert
+
+from forebay import _config
+from forebay._stats import Counters, merge_stats
+from forebay.exceptions import ConfigError
+from forebay.torch._control import Control
+from forebay.torch._reading import StepItems
+from forebay.torch._stream import Live, Stream
+from forebay.torch._workers import WatchfulIter, check_picklable, choose_context, crash_error
+from forebay.types import Stats
+
+__all__ = ["StreamingDataLoader"]
+
+#: Seconds between two reports of a worker's counters; they go along with a batch.
+REPORT_INTERVAL = 0.05
+
+
+class StreamingDataLoader(DataLoader[Any]):
+    """A ``DataLoader`` over a stream whose position can be saved and resumed, exactly, at every batch.
+
+    Batches that workers have read ahead are not part of the position: what counts is what the loop was given. A loaded
+    position is kept until its epoch is read to the end: leaving the loop early makes the next one begin there again.
+
+    Args:
+        dataset: A `StreamingDataset`, `CombinedStreamingDataset` or `ParallelStreamingDataset`.
+        batch_size: Samples a batch and rank; None gives single items.
+        num_workers: Processes that read and decode; 0 reads in this one.
+        collate_fn: Makes a batch of a list of items.
+        pin_memory: As with ``DataLoader``.
+        drop_last: Whether the incomplete last global batch is left out; None takes the dataset's.
+        timeout: Seconds to wait for a batch; 0 leaves it to the deadlines of the cache and the store.
+        worker_init_fn: Called in each worker with its number.
+        multiprocessing_context: How workers start; None takes ``forkserver`` (or ``spawn``), which no library of this
+            process can make hang, unless `multiprocessing.set_start_method` chose.
+        generator: As with ``DataLoader``.
+        prefetch_factor: Batches that each worker reads ahead, 2 where there are workers.
+        persistent_workers: Whether workers live on between epochs.
+        timing: Whether workers report their counters, and stages of this process are timed, for `stats`.
+
+    Raises:
+        ConfigError: An argument cannot be used with a stream.
+    """
+
+    dataset: Stream
+
+    def __init__(
+        self,
+        dataset: Stream,
+        *,
+        batch_size: int | None = 1,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool | None = None,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: BaseContext | str | None = None,
+        generator: Any = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        timing: bool = True,
+        **others: Any,
+    ) -> None:
+        if not isinstance(dataset, Stream):
+            raise ConfigError(
+                f"StreamingDataLoader reads a StreamingDataset, not a {type(dataset).__name__}; torch's DataLoader"
+                " reads that",
+                option="dataset",
+            )
+        _refuse(others)
+        if isinstance(batch_size, bool) or not (batch_size is None or (isinstance(batch_size, int) and batch_size > 0)):
+            raise ConfigError(
+                f"batch_size must be None or an int of at least 1, not {batch_size!r}", option="batch_size"
+            )
+        collate = collate_fn or (default_convert if batch_size is None else default_collate)
+        context = None
+        if num_workers:
+            context = choose_context(multiprocessing_context, (collate_fn, worker_init_fn))
+        super().__init__(
+            dataset,
+            batch_size=None,
+            num_workers=num_workers,
+            collate_fn=_Collate(collate, single=batch_size is None, timing=timing, worker=num_workers > 0),  # type: ignore[arg-type]
+            pin_memory=pin_memory,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=context,
+            generator=generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+        )
+        # torch batches nothing here, the dataset does; what the user asked for is what the user sees.
+        object.__setattr__(self, "batch_size", batch_size)
+        object.__setattr__(self, "drop_last", dataset.drop_last if drop_last is None else drop_last)
+        if context is not None:
+            check_picklable(self, context)
+        self._timing = timing
+        self._channel = Control()
+        self._counters = Counters()
+        self._reports: dict[str, Stats] = {}
+        self._past = Stats()
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch; the same on every rank."""
+        return self.dataset.count_batches(self.batch_size or 1, drop_last=self.drop_last)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # a generator: torch's own type is not for others
+        stream, batch = self.dataset, self.batch_size or 1
+        live = stream.begin_run(self._channel, batch, drop_last=self.drop_last)
+        with stream.told_by(self._channel):
+            delivered = super().__iter__()
+        return _deliver(self, live, delivered)
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers == 0:
+            return super()._get_iterator()
+        self.check_worker_number_rationality()
+        return WatchfulIter(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position behind the last batch that the loop was given, as plain JSON-able values."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go to a saved position; ranks, workers and batch size may be others than when it was saved.
+
+        Raises:
+            ConfigError: The state is not one, or of another dataset or order; the field is named.
+        """
+        self.dataset.load_state_dict(state_dict)
+
+    def stats(self) -> Stats:
+        """Counters of this process and, with ``timing``, of its workers, since the loader was made.
+
+        Besides the stages of the dataset there are ``collate``, ``yield`` (what the loop waited for a batch) and
+        ``loop`` (what the loop did between two batches). Workers report with their batches, some 20 times a second.
+        """
+        own = self._counters.snapshot()
+        return merge_stats([own, self._past, *self._reports.values(), self.dataset.stats()])
+
+    def _note(self, report: _Report) -> None:
+        if report.stats is not None:
+            self._reports[report.worker] = report.stats
+        if report.collate is not None:
+            self._counters.stage("collate", report.collate)
+
+    def _settle_reports(self) -> None:
+        """Workers that are gone report no more; those that live on count on."""
+        if not self.persistent_workers:
+            self._past = merge_stats([self._past, *self._reports.values()])
+            self._reports.clear()
+
+
+def _deliver(loader: StreamingDataLoader, live: Live, delivered: Iterator[Any]) -> Iterator[Any]:
+    """Hand out what the workers made, and move the position with each batch."""
+    stream = loader.dataset
+    counters = loader._counters if loader._timing else None
+    ended = None
+    try:
+        while True:
+            stream.check_current(live)
+            begin = _config.monotonic() if counters else 0.0
+            if counters and ended is not None:
+                counters.stage("loop", begin - ended)
+            try:
+                batch, report = next(delivered)
+            except StopIteration:
+                break
+            except RuntimeError as exc:
+                crash = crash_error(exc)
+                if crash is None:
+                    raise
+                raise crash from exc
+            if counters:
+                ended = _config.monotonic()
+                counters.stage("yield", ended - begin)
+                loader._note(report)
+            stream.advance(live, report.step + 1, report.repeated)
+            if report.empty:
+                continue
+            yield batch
+    finally:
+        loader._settle_reports()
+    stream.finish(live)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a worker says with a batch."""
+
+    step: int
+    repeated: int
+    empty: bool
+    worker: str = ""
+    stats: Stats | None = None
+    collate: float | None = None
+
+
+class _Collate:
+    """Makes a batch of a step's items, where they were read."""
+
+    def __init__(self, function: Callable[[Any], Any], *, single: bool, timing: bool, worker: bool) -> None:
+        self.function = function
+        self._single = single
+        self._timing = timing
+        self._worker = worker
+        self._reported = 0.0
+
+    def __call__(self, step: StepItems) -> tuple[Any, _Report]:
+        items = step.items
+        if not items:
+            return None, self._report(step, None)
+        if not self._timing:
+            return self.function(items[0] if self._single else items), self._report(step, None)
+        begin = _config.monotonic()
+        batch = self.function(items[0] if self._single else items)
+        return batch, self._report(step, _config.monotonic() - begin)
+
+    def _report(self, step: StepItems, collate: float | None) -> _Report:
+        worker, stats = "", None
+        if self._worker and self._timing:
+            now = _config.monotonic()
+            if step.last or now - self._reported > REPORT_INTERVAL:
+                self._reported = now
+                worker, stats = step.count()
+        repeated = len(step.items) if step.repeated else 0
+        return _Report(step.step, repeated, not step.items, worker, stats, collate)
+
+
+def _refuse(others: Mapping[str, Any]) -> None:
+    remedies = {
+        "shuffle": "give shuffle= to the dataset: the order is its",
+        "sampler": "the order is the dataset's",
+        "batch_sampler": "batches are dealt by the dataset",
+        "in_order": "batches that overtake one another leave no exact position",
+        "pin_memory_device": "torch takes the current accelerator",
+    }
+    for name, value in others.items():
+        if name not in remedies:
+            raise ConfigError(f"StreamingDataLoader has no argument {name!r}", option=name)
+        if value not in (None, False, "") and not (name == "in_order" and value is True):
+            raise ConfigError(f"{name}= does not go with a stream: {remedies[name]}", option=name)
+        if name == "in_order" and value is False:
+            raise ConfigError(f"{name}=False does not go with a stream: {remedies[name]}", option=name)
