@@ -120,8 +120,7 @@ class ChunkFeed:
         """Plan a batch of the given runs of samples, in order."""
         chunks: list[NDArray[np.int64]] = []
         offsets: list[NDArray[np.int64]] = []
-        before: list[int] = []
-        finished: set[int] = set()
+        tracks = []
         for number, partition, first, stop in runs:
             track = self._track(number, partition)
             track.lane.seek(first)
@@ -129,7 +128,9 @@ class ChunkFeed:
             chunks.append(track.lane.chunks[places])
             offsets.append(within)
             self._open(track, places)
-            finished.update(self._finish(track))
+            tracks.append(track)
+        # Only now: a chunk that one lane is done with may be one that the next has begun.
+        finished = {place for track in tracks for place in self._finish(track)}
         groups, count = self._groups(chunks, offsets, finished)
         used = {group.place for group in groups}
         before = [place for place in finished if place not in used]

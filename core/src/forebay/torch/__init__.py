@@ -9,7 +9,13 @@ except ImportError as exc:
 
     raise MissingDependencyError('forebay.torch needs PyTorch: pip install "forebay[torch]"') from exc
 
+from forebay.torch._combined import CombinedStreamingDataset, ParallelStreamingDataset
 from forebay.torch._dataset import StreamingDataset
 from forebay.torch._loader import StreamingDataLoader
 
-__all__ = ["StreamingDataLoader", "StreamingDataset"]
+__all__ = [
+    "CombinedStreamingDataset",
+    "ParallelStreamingDataset",
+    "StreamingDataLoader",
+    "StreamingDataset",
+]

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
+from forebay._dataset import ChunkedDataset
 from forebay._open import open_dataset
-from forebay._plan import EpochPlan
 from forebay.torch._mixture import Mixture, Single
 from forebay.torch._stream import Stream
 
@@ -105,12 +105,13 @@ class StreamingDataset(Stream):
     def __repr__(self) -> str:
         return f"<StreamingDataset {self.url}: {len(self._members[0])} items>"
 
-    def epoch_plan(self, epoch: int, partitions: int) -> EpochPlan:
-        """The order of an epoch."""
-        return self._members[0].epoch_plan(epoch, partitions)
+    @property
+    def chunked(self) -> ChunkedDataset:
+        """The dataset itself, as `forebay.open_dataset` gives it: random access, and no ranks."""
+        return self._members[0]
 
     def _mixture(self, epoch: int, partitions: int) -> Mixture:
-        return Single([self.epoch_plan(epoch, partitions)])
+        return Single([self._members[0].epoch_plan(epoch, partitions)])
 
     def _description(self) -> dict[str, Any]:
         return {"kind": "StreamingDataset", "datasets": [self._members[0].describe_order()]}
