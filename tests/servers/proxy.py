@@ -8,13 +8,14 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
-__all__ = ["Plan", "Proxy"]
+__all__ = ["Plan", "Proxy", "Seen"]
 
-_PIECE = 64 * 1024
+_PIECE = 256 * 1024
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 0\r\n\r\n"
 
 
@@ -42,6 +43,23 @@ class Plan:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request as it came: header names are in small letters."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+
+    @classmethod
+    def read(cls, head: bytes) -> Seen:
+        """From the bytes up to the empty line."""
+        line, *rest = head.decode("latin-1").split("\r\n")
+        method, target, _ = line.split(" ", 2)
+        pairs = (one.split(":", 1) for one in rest if ":" in one)
+        return cls(method, target, {name.lower(): value.strip() for name, value in pairs})
+
+
 class Proxy:
     """Listens on a free loopback port and talks to ``port``, in a thread of its own, as a context manager.
 
@@ -49,14 +67,25 @@ class Proxy:
         port: Of the server behind it.
         plan: What goes wrong.
         host: Sent as Host instead of the client's, for servers that know themselves by one name only.
+        gate: Looks at each request and may answer it with a whole response, in place of the server.
     """
 
-    def __init__(self, port: int, plan: Plan, *, host: str | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        plan: Plan | None = None,
+        *,
+        host: str | None = None,
+        gate: Callable[[Seen], bytes | None] | None = None,
+    ) -> None:
         self._behind = port
-        self._plan = plan
+        self._plan = plan or Plan()
         self._host = host
+        self.gate = gate
         self.port = 0
         self.requests = 0
+        #: What was asked, in order of arrival.
+        self.seen: list[Seen] = []
         self.faults: Counter[str] = Counter()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -93,7 +122,8 @@ class Proxy:
     async def _connection(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         writers = [back]
         try:
-            with suppress(OSError, asyncio.IncompleteReadError):
+            # Cancelled is a connection that was still open when the proxy stopped.
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 server, forth = await asyncio.open_connection("127.0.0.1", self._behind, limit=1 << 20)
                 writers.append(forth)
                 await _Connection(self, client, back, server, forth).run()
@@ -154,11 +184,14 @@ class _Connection:
     async def _requests(self) -> None:
         while True:
             head = await self._client.readuntil(b"\r\n\r\n")
+            asked = Seen.read(head)
+            self._proxy.seen.append(asked)
             fault = self._proxy.next_fault()
             if self._proxy.plan.delay:
                 await asyncio.sleep(self._proxy.plan.delay)
-            if fault == "busy":
-                self._back.write(_BUSY)
+            answer = _BUSY if fault == "busy" else None if self._proxy.gate is None else self._proxy.gate(asked)
+            if answer is not None:
+                self._back.write(answer)
                 continue
             if fault is not None:
                 self._fault, self._left = fault, self._proxy.plan.after
