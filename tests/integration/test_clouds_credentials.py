@@ -59,9 +59,7 @@ def digests(visit: Visit, driver: str, cache: Path) -> list[str]:
         return [canon(item) for item in dataset]
 
 
-def test_the_same_digests_for_everybody_who_may_read(
-    access: Access, driver: str, gate: Proxy, tmp_path: Path
-) -> None:
+def test_the_same_digests_for_everybody_who_may_read(access: Access, driver: str, gate: Proxy, tmp_path: Path) -> None:
     """Risk L1, L5, L8: keys, signatures, tokens, nobody at all, and a callable whose first answer has expired."""
     expected = json.loads((FIXTURE / "expected.json").read_text())["sha256"]
     welcome: Mapping[str, Visit] = {name: one for name, one in access.visits(gate.port).items() if not one.error}

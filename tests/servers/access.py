@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
-from forebay.exceptions import AccessDeniedError, AuthenticationError, StorageError
 from servers.azurite import Azurite
 from servers.fakegcs import FakeGcs
 from servers.nginx import Nginx
 from servers.proxy import Seen
 from servers.weed import Weed
+
+from forebay.exceptions import AccessDeniedError, AuthenticationError, StorageError
 
 __all__ = ["Access", "Credentials", "Visit", "access_to", "azure_gate", "gcs_gate", "s3_gate"]
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from forebay._options import ENGINE_OPTIONS
 from forebay._url import URL, parse_url
 from forebay.exceptions import ConfigError, InvalidURLError
-from forebay_drivers.fsspec import AzureDialect, Dialect, GcsDialect, HttpDialect, S3Dialect, filesystem_class
+from forebay_drivers.fsspec import (
+    AzureDialect,
+    Dialect,
+    GcsDialect,
+    HttpDialect,
+    S3Dialect,
+    SftpDialect,
+    filesystem_class,
+)
 from forebay_drivers.options import seconds
 
 if TYPE_CHECKING:
@@ -26,6 +34,7 @@ _DIALECTS: Mapping[str, type[Dialect]] = {
     "s3fs.core.S3FileSystem": S3Dialect,
     "gcsfs.core.GCSFileSystem": GcsDialect,
     "adlfs.spec.AzureBlobFileSystem": AzureDialect,
+    "fsspec.implementations.sftp.SFTPFileSystem": SftpDialect,
 }
 _SECRET_WORDS = ("password", "passphrase", "passwd", "secret", "token", "key", "credential", "sas", "pkey")
 
@@ -112,7 +121,7 @@ def _dialect(cls: type[AbstractFileSystem], *, is_http: bool) -> Dialect:
     for base in cls.__mro__:
         known = _DIALECTS.get(f"{base.__module__}.{base.__name__}")
         if known is not None:
-            return known()
+            return known(cls._strip_protocol) if known is SftpDialect else known()
     return Dialect(cls._strip_protocol)
 
 
