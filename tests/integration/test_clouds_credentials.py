@@ -1,4 +1,4 @@
-"""One dataset in four kinds of store: who may read it gets the same digests, who may not hears why within seconds (L)."""
+"""One dataset in four kinds of store: who may read it gets the same digests, who may not hears why in seconds (L)."""
 
 from __future__ import annotations
 

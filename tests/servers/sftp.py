@@ -74,7 +74,7 @@ def _serve(port: int, folder: Path, user: str, password: str) -> None:
             return "password"
 
     class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]
-        def _real(self, path: str) -> str:
+        def _real(self, path: str) -> Any:
             return str(folder) + self.canonicalize(path)
 
         def _told(self, answer: Any) -> Any:

@@ -12,7 +12,7 @@ from forebay_drivers.fsspec._info import object_info
 from forebay_drivers.fsspec._native import NativeDriver
 from forebay_drivers.fsspec._packages import filesystem_class
 from forebay_drivers.fsspec._s3fs import S3Dialect
-from forebay_drivers.fsspec._sftp import SftpDialect
+from forebay_drivers.fsspec._sftp import SftpDialect, tidy
 
 __all__ = [
     "AzureDialect",
@@ -27,5 +27,6 @@ __all__ = [
     "download_options",
     "filesystem_class",
     "object_info",
+    "tidy",
     "translate",
 ]
