@@ -1,4 +1,4 @@
-"""What 64 MiB cost in requests, counted by a proxy before the store: one GET a part, and one further request at most."""
+"""What 64 MiB cost in requests, counted by a proxy before the store: one GET a part, and one more at most."""
 
 from __future__ import annotations
 

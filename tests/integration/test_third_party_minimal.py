@@ -1,4 +1,4 @@
-"""The smallest plugin there is, made outside of the repository: one method, one entry point, and the CLI knows it (S5)."""
+"""The smallest plugin there is, made outside of the repository: one method, an entry point, known to the CLI (S5)."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
 from forebay_drivers.facade import TwoDriverDownloader, split_root
 from forebay_s3._errors import TABLE
+from forebay_s3._machine import machine_source
 from forebay_s3._options import OPTION_TYPES, S3Options, parse_options
 
 __all__ = ["S3Downloader"]
@@ -79,6 +80,10 @@ class S3Downloader(TwoDriverDownloader):
     def asks_callable(self) -> bool:
         """Not where another option is the one."""
         return self._settings.callable_credentials
+
+    def _source(self) -> CredentialSource | None:
+        settings = self._settings
+        return machine_source(settings.metadata_endpoint) if settings.asks_machine else super()._source()
 
     def describe_access(self) -> str:
         """Who asks, and where, in words without a secret: for `forebay doctor`."""

@@ -71,6 +71,7 @@ class S3Options:
     fetched_by: str | None = None
     metadata_endpoint: str | None = None
     machine_has_none: bool = False
+    asks_machine: bool = False
     requester_pays: bool = False
     network: Network = field(default_factory=Network)
 
@@ -96,6 +97,7 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
             keys = Keys(profile.access_key_id, profile.secret_access_key, profile.session_token)
     endpoint = _endpoint(options, env, profile)
     searched = keys is None and who in (None, "profile")
+    fetched = profile is not None and profile.fetched is not None
     return S3Options(
         driver=wanted_driver(options, "s3"),
         endpoint_url=endpoint,
@@ -109,6 +111,7 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
         fetched_by=profile.fetched if profile is not None and keys is None else None,
         metadata_endpoint=env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or env.get("AWS_METADATA_ENDPOINT"),
         machine_has_none=searched and _machine_has_none(env),
+        asks_machine=searched and not fetched and not _others_offer(env) and not _machine_has_none(env),
         requester_pays=flag(options, "requester_pays", default=False),
         network=network(options),
     )
@@ -205,9 +208,14 @@ def _is_aws(endpoint: str | None) -> bool:
     return endpoint is None or (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
+def _others_offer(env: Mapping[str, str]) -> bool:
+    """Whether a cluster or container offers an identity, which only the SDKs fetch."""
+    others = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+    return any(env.get(name) for name in (*others, "AWS_CONTAINER_CREDENTIALS_FULL_URI"))
+
+
 def _machine_has_none(env: Mapping[str, str]) -> bool:
     """Whether it is known without asking that the machine itself offers no credentials."""
-    others = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
-    if any(env.get(name) for name in (*others, "AWS_CONTAINER_CREDENTIALS_FULL_URI")):
+    if _others_offer(env):
         return False
     return env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
