@@ -205,7 +205,7 @@ def _azure(azurite: Azurite) -> Access:
     def visits(port: int) -> dict[str, Visit]:
         where = {"endpoint_url": f"http://127.0.0.1:{port}/{azurite.ACCOUNT}", "account_name": azurite.ACCOUNT}
         private, refused = "az://bench/access", (AuthenticationError,)
-        old = {"sas_token": azurite.sas(lasts=-timedelta(hours=1))}
+        old = {"sas_token": azurite.sas(lasts=-timedelta(minutes=5))}
         good = {"sas_token": azurite.sas()}
         hidden = (old["sas_token"], parse_qs(old["sas_token"])["sig"][0])
         return {
