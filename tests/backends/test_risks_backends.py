@@ -7,6 +7,7 @@ import re
 import tomllib
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -371,3 +372,24 @@ def test_a_listing_is_never_an_old_one(weed: Weed) -> None:
         assert seen() == ["b.bin"]
     finally:
         downloader.close()
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_no_signature_follows_a_redirect_to_another_host(cloud: Cloud, tmp_path: Path, status: int) -> None:
+    """Risk P9: nor a token, nor the URL that held one.
+
+    Design 0004 says which two do with obstore, whose redirects cannot be switched off: S3's session token, Azure's SAS.
+    """
+    signed = (cloud.name, cloud.driver) == ("azure", "fsspec")
+    given = {"account_key": None, "sas_token": f"sv=2023-11-03&sig={TOKEN}"} if signed else {}
+    with FaultServer() as elsewhere:
+        for place in PLACES[cloud.name]:
+            elsewhere.put(place, DATA)
+        target = {"Location": elsewhere.url(PLACES[cloud.name][0])}
+        cloud.faults.script(None, Fault(status=status, headers=target), times=None)
+        with suppress(StorageError):  # whether somebody else's bytes are wanted is not the question
+            cloud.read(tmp_path, max_attempts=2, **given)
+        assert cloud.faults.requests, "the store itself was asked"
+        for one in elsewhere.requests:
+            assert "authorization" not in one.headers
+            assert not [secret for secret in SECRETS if secret in one.target + str(one.headers)]
