@@ -14,7 +14,7 @@ from formats.canon import canon
 from formats.folder import FIXTURES
 from servers.access import Access, Credentials, Visit, access_to
 from servers.nginx import Nginx
-from servers.proxy import Proxy
+from servers.proxy import Plan, Proxy
 
 import forebay
 from forebay.exceptions import StorageError
@@ -49,7 +49,8 @@ def driver(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def gate(access: Access) -> Iterator[Proxy]:
-    with Proxy(access.port, host=access.host, gate=access.gate) as proxy:
+    with Proxy(access.port, Plan(), host=access.host) as proxy:
+        proxy.gate = access.gate
         yield proxy
 
 

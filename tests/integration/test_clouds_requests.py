@@ -14,7 +14,7 @@ from servers.azurite import Azurite
 from servers.datasets import expected_items, put_dataset
 from servers.fakegcs import FakeGcs
 from servers.nginx import Nginx
-from servers.proxy import Proxy, Seen
+from servers.proxy import Plan, Proxy, Seen
 from servers.weed import Weed
 
 import forebay
@@ -61,7 +61,7 @@ def filled(store: Weed | FakeGcs | Azurite | Nginx, folder: Path) -> Place:
 @pytest.fixture
 def proxy(place: Place) -> Iterator[Proxy]:
     host = f"127.0.0.1:{place.store.port}" if isinstance(place.store, FakeGcs | Azurite) else None
-    with Proxy(place.store.port, host=host) as one:
+    with Proxy(place.store.port, Plan(), host=host) as one:
         yield one
 
 

@@ -67,26 +67,19 @@ class Proxy:
         port: Of the server behind it.
         plan: What goes wrong.
         host: Sent as Host instead of the client's, for servers that know themselves by one name only.
-        gate: Looks at each request and may answer it with a whole response, in place of the server.
     """
 
-    def __init__(
-        self,
-        port: int,
-        plan: Plan | None = None,
-        *,
-        host: str | None = None,
-        gate: Callable[[Seen], bytes | None] | None = None,
-    ) -> None:
+    def __init__(self, port: int, plan: Plan, *, host: str | None = None) -> None:
         self._behind = port
-        self._plan = plan or Plan()
+        self._plan = plan
         self._host = host
-        self.gate = gate
         self.port = 0
         self.requests = 0
+        self.faults: Counter[str] = Counter()
         #: What was asked, in order of arrival.
         self.seen: list[Seen] = []
-        self.faults: Counter[str] = Counter()
+        #: Looks at each request and may answer it with a whole response, in place of the server.
+        self.gate: Callable[[Seen], bytes | None] | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready = threading.Event()
@@ -139,6 +132,12 @@ class Proxy:
             self.faults[fault] += 1
         return fault
 
+    def look(self, head: bytes) -> bytes | None:
+        """Note a request; the gate's answer to it, None where the server answers."""
+        asked = Seen.read(head)
+        self.seen.append(asked)
+        return None if self.gate is None else self.gate(asked)
+
     @property
     def plan(self) -> Plan:
         """What goes wrong."""
@@ -184,12 +183,12 @@ class _Connection:
     async def _requests(self) -> None:
         while True:
             head = await self._client.readuntil(b"\r\n\r\n")
-            asked = Seen.read(head)
-            self._proxy.seen.append(asked)
             fault = self._proxy.next_fault()
             if self._proxy.plan.delay:
                 await asyncio.sleep(self._proxy.plan.delay)
-            answer = _BUSY if fault == "busy" else None if self._proxy.gate is None else self._proxy.gate(asked)
+            answer = self._proxy.look(head)
+            if fault == "busy":
+                answer = _BUSY
             if answer is not None:
                 self._back.write(answer)
                 continue

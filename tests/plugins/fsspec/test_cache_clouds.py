@@ -18,7 +18,7 @@ import pytest
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 from servers.azurite import Azurite
 from servers.fakegcs import FakeGcs
-from servers.proxy import Proxy
+from servers.proxy import Plan, Proxy
 from servers.weed import Weed
 
 from forebay_fsspec import ForebayFileSystem
@@ -79,7 +79,7 @@ def store(request: pytest.FixtureRequest) -> Weed | FakeGcs | Azurite:
 def lake(request: pytest.FixtureRequest, store: Weed | FakeGcs | Azurite) -> Iterator[Lake]:
     chained = request.param == "chained"
     host = None if isinstance(store, Weed) else f"127.0.0.1:{store.port}"
-    with Proxy(store.port, host=host) as proxy:
+    with Proxy(store.port, Plan(), host=host) as proxy:
         endpoint = store.endpoint.replace(str(store.port), str(proxy.port))
         ours: Mapping[str, object] = {**store.options, "endpoint_url": endpoint}
         theirs = fsspec_words(store, endpoint)

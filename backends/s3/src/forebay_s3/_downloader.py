@@ -13,7 +13,6 @@ from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
 from forebay_drivers.facade import TwoDriverDownloader, split_root
 from forebay_s3._errors import TABLE
-from forebay_s3._machine import machine_source
 from forebay_s3._options import OPTION_TYPES, S3Options, parse_options
 
 __all__ = ["S3Downloader"]
@@ -81,10 +80,6 @@ class S3Downloader(TwoDriverDownloader):
         """Not where another option is the one."""
         return self._settings.callable_credentials
 
-    def _source(self) -> CredentialSource | None:
-        settings = self._settings
-        return machine_source(settings.metadata_endpoint) if settings.asks_machine else super()._source()
-
     def describe_access(self) -> str:
         """Who asks, and where, in words without a secret: for `forebay doctor`."""
         settings = self._settings
@@ -107,3 +102,10 @@ class S3Downloader(TwoDriverDownloader):
         for name in ("access_key_id", "secret_access_key"):
             if not isinstance(values.get(name), str) or not values[name]:
                 raise ConfigError(f"the credentials callable gave no {name!r}", option="credentials")
+
+    def _source(self) -> CredentialSource | None:
+        if not self._settings.asks_machine:
+            return super()._source()
+        from forebay_s3._machine import machine_source
+
+        return machine_source(self._settings.metadata_endpoint)

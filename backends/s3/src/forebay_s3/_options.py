@@ -67,11 +67,11 @@ class S3Options:
     anonymous: bool = False
     callable_credentials: bool = False
     keys: Keys | None = None
+    asks_machine: bool = False
     profile: str | None = None
     fetched_by: str | None = None
     metadata_endpoint: str | None = None
     machine_has_none: bool = False
-    asks_machine: bool = False
     requester_pays: bool = False
     network: Network = field(default_factory=Network)
 
@@ -107,11 +107,11 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
         anonymous=who == "anonymous",
         callable_credentials=who == "credentials",
         keys=keys,
+        asks_machine=searched and not fetched and not _others_offer(env) and not _machine_has_none(env),
         profile=profile.name if profile is not None and profile.fetched else None,
         fetched_by=profile.fetched if profile is not None and keys is None else None,
         metadata_endpoint=env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or env.get("AWS_METADATA_ENDPOINT"),
         machine_has_none=searched and _machine_has_none(env),
-        asks_machine=searched and not fetched and not _others_offer(env) and not _machine_has_none(env),
         requester_pays=flag(options, "requester_pays", default=False),
         network=network(options),
     )
