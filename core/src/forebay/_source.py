@@ -56,6 +56,10 @@ class ChunkSession(Protocol):
         """Return the file of the chunk at ``place``, held until `done`."""
         ...
 
+    def opened(self, place: int) -> None:
+        """Say that the chunk is mapped: readable without its file, which goes where others starve for its room."""
+        ...
+
     def done(self, place: int) -> None:
         """Let go of a taken chunk."""
         ...
@@ -139,6 +143,9 @@ class _LocalSession:
                 f"chunk {path.name!r} of the dataset at {self._root} is missing", key=path.name, backend="file"
             )
         return path
+
+    def opened(self, place: int) -> None:
+        pass
 
     def done(self, place: int) -> None:
         pass
@@ -354,6 +361,7 @@ class _CachedSession:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.opened = session.opened
         self.done = session.done
         self.close = session.close
 

@@ -78,6 +78,14 @@ class Cache(ABC):
         """Whether a look-ahead for ``chunk``, of ``total`` bytes, would be granted its room now, or need none."""
 
     @abstractmethod
+    def starving(self) -> float:
+        """Seconds since the first of those who wait for room, for a reader, began to fetch; 0 where nobody waits."""
+
+    @abstractmethod
+    def room_beside(self, chunks: Iterable[ChunkKey]) -> int:
+        """Bytes of the budget that are left when everything goes but these chunks."""
+
+    @abstractmethod
     def plan_reader(self, dataset: str) -> PlanReader:
         """A reader of ``dataset``, to tell the cache what it will read; close it when it reads no more."""
 

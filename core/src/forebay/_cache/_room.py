@@ -21,7 +21,7 @@ from forebay.exceptions import BudgetTooSmallError
 if TYPE_CHECKING:
     from forebay._cache._foresight import Foresight
 
-__all__ = ["WAITER_PATIENCE", "Budget", "budget_of", "grant", "has_room", "shrink"]
+__all__ = ["WAITER_PATIENCE", "Budget", "budget_of", "grant", "has_room", "room_beside", "shrink", "starving"]
 
 #: Seconds without a word after which a waiter loses its turn (not its place): its process may be stopped.
 WAITER_PATIENCE = 5.0
@@ -114,6 +114,24 @@ def has_room(
     missing = total - budget_of(connection, fallback).free
     need = Need(flight=0, name=name, number=number, total=total, missing=missing, hard=False)
     return missing <= 0 or choose(connection, foresight, need)[1] <= 0
+
+
+def starving(connection: sqlite3.Connection) -> float:
+    """Seconds since the first hard waiter began to fetch; 0 where nobody waits."""
+    found = connection.execute(
+        "SELECT since FROM flights WHERE ticket IS NOT NULL AND beat > ? ORDER BY ticket LIMIT 1",
+        (_config.monotonic() - WAITER_PATIENCE,),
+    ).fetchone()
+    return 0.0 if found is None else max(_config.wall_clock() - float(found[0]), 0.0)
+
+
+def room_beside(connection: sqlite3.Connection, names: set[str], fallback: int) -> int:
+    """Bytes of the budget that are left when everything goes but the chunks with these names."""
+    budget, kept = budget_of(connection, fallback), 0
+    for name in names:
+        row = find(connection, name)
+        kept += row.bytes if row is not None and row.ready else 0
+    return budget.limit - budget.stray - kept
 
 
 def shrink(connection: sqlite3.Connection, layout: Layout, fallback: int, trash: Trash) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay import _config
-from forebay._cache import _eager, _inspect, _recover, _report, _steps, _windows
+from forebay._cache import _eager, _inspect, _recover, _report, _room, _steps, _windows
 from forebay._cache._api import Cache
 from forebay._cache._flight import Flight
 from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash, remove
@@ -201,6 +201,15 @@ class SharedCache(Cache):
                 fallback=self.member.fallback,
             )
         )
+
+    def starving(self) -> float:
+        """See `Cache`."""
+        return self._ledger.read(_room.starving)
+
+    def room_beside(self, chunks: Iterable[ChunkKey]) -> int:
+        """See `Cache`."""
+        names = {chunk_name(chunk) for chunk in chunks}
+        return self._ledger.read(lambda connection: _room.room_beside(connection, names, self.member.fallback))
 
     # A flight's way; called by `Flight`.
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from forebay import _config
 from forebay._cache import Ready
-from forebay._prefetch._engine import ChunkRequest, Engine
+from forebay._prefetch._engine import Engine
 from forebay._prefetch._io import IOFuture, IOThread, wait_for
+from forebay._prefetch._request import ChunkRequest
 from forebay._stats import Counters
 from forebay.exceptions import PrefetchClosedError
 
@@ -80,7 +81,7 @@ class Session:
             engine.cache.declare(self._declared.values())
 
     def take(self, place: int) -> Ready:
-        """Return the chunk at ``place``, held by a hard lease until `done`.
+        """Return the chunk at ``place``, held by a hard lease until `opened` or `done`.
 
         Raises:
             PrefetchClosedError: The session was closed meanwhile.
@@ -99,6 +100,7 @@ class Session:
             entry = self._places.get(place)
         if entry is None:
             raise PrefetchClosedError("the iterator was closed")
+        entry.request.thread = threading.get_ident()
         if not entry.request.hard:
             entry.request.hard = True
             self._thread.call_soon(self._engine.wake)
@@ -117,6 +119,16 @@ class Session:
             self._counters.add(wait_seconds=waited)
             self._counters.stage("wait", waited)
         return ready
+
+    def opened(self, place: int) -> None:
+        """The chunk at ``place`` is mapped, and can be read whether its file stays or not.
+
+        It stays, as long as nobody starves for its room.
+        """
+        with self._lock:
+            entry = self._places.get(place)
+        if entry is not None and self._engine.holdings.open(entry.request):
+            self._thread.submit(lambda: self._engine.holdings.watch(self._engine))
 
     def done(self, place: int) -> None:
         """Let go of a taken chunk."""
