@@ -8,8 +8,8 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from forebay import _config, _url
 from forebay._cache import ChunkKey, PlanReader
+from forebay._claims import WindowClaims
 from forebay._index import DatasetIndex
 from forebay._prefetch import ChunkRequest, EngineHandle, Session, before_exit, io_thread, wait_for
 from forebay._registry import Resolved
@@ -197,6 +198,7 @@ class CachedSource(ChunkSource):
         self._evicted = 0
         self._lock = threading.Lock()
         self._resting: PlanReader | None = None
+        self._claims = WindowClaims(lambda: engine.cache, index)
         self._check_budget()
         _open_sources.add(self)
 
@@ -233,7 +235,7 @@ class CachedSource(ChunkSource):
             reader, self._resting = self._resting, None
         reader = reader or handle.cache.plan_reader(self._identity)
         reader.declare(np.asarray(order, np.int64), then)
-        return _PlannedSession(session, reader, len(order), self._rest)
+        return _PlannedSession(session, self._claims, reader, len(order), self._rest)
 
     def _rest(self, reader: PlanReader) -> None:
         """Keep the plan of the reader that stopped last: it probably goes on, with the next epoch."""
@@ -245,38 +247,11 @@ class CachedSource(ChunkSource):
 
     def check_window(self, window: int) -> None:
         """Refuse a shuffle window that the budget cannot hold."""
-        largest, budget = self._index.largest_decoded or 0, self._engine.cache.max_bytes
-        if min(window, len(self._index)) * largest > budget:
-            raise self._window_too_large(window, budget, budget - largest)
+        self._claims.check(window)
 
-    @contextmanager
-    def claim_window(self, window: int) -> Iterator[None]:
+    def claim_window(self, window: int) -> AbstractContextManager[None]:
         """See `ChunkSource`."""
-        largest = self._index.largest_decoded or 0
-        if not largest:
-            yield
-            return
-        cache, process = self._engine.cache, os.getpid()
-        number, left = cache.claim_window((max(min(window, len(self._index)), 1) - 1) * largest, largest)
-        if number is None:
-            raise self._window_too_large(window, cache.max_bytes, left)
-        try:
-            yield
-        finally:
-            if process == os.getpid():  # else it is the parent's
-                cache.drop_window(number)
-
-    def _window_too_large(self, window: int, budget: int, left: int) -> BudgetTooSmallError:
-        largest = self._index.largest_decoded or 1
-        fits = left // largest + 1 if left >= 0 else 0
-        remedy = f"the largest window that fits is {fits}" if fits else "wait until they have ended"
-        chunks = max(min(window, len(self._index)), 1)
-        return BudgetTooSmallError(
-            f"a reader with shuffle_window={max(window, 1)} keeps {chunks} chunks of up to"
-            f" {_config.format_size(largest)} at one time, and the cache may hold {_config.format_size(budget)}"
-            f" together with what other readers keep: {remedy}; or raise max_cache_bytes",
-            path=str(self._engine.cache.directory),
-        )
+        return self._claims.claim(window)
 
     def close(self) -> None:
         """End the sessions, close the downloader and give the engine back. A second call does nothing."""
@@ -297,8 +272,8 @@ class CachedSource(ChunkSource):
             self._engine.close()
 
     def _check_budget(self) -> None:
-        largest, budget = self._index.largest_decoded, self._engine.cache.max_bytes
-        if largest and largest > budget:
+        largest, budget = self._claims.largest, self._engine.cache.max_bytes
+        if largest > budget:
             raise BudgetTooSmallError(
                 f"the largest chunk of {_url.redact(str(self._resolved.url))} has {_config.format_size(largest)}"
                 f" ({largest} bytes) and max_cache_bytes is {_config.format_size(budget)} ({budget} bytes):"
@@ -372,14 +347,27 @@ class _CachedSession:
 class _PlannedSession(_CachedSession):
     """A session whose reader told the cache what it will read, and says how far it is."""
 
-    def __init__(self, session: Session, reader: PlanReader, places: int, rest: Callable[[PlanReader], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        claims: WindowClaims,
+        reader: PlanReader,
+        places: int,
+        rest: Callable[[PlanReader], None],
+    ) -> None:
         super().__init__(session)
+        self._claims = claims
         self.done = self._done
         self.close = self._close
         self._reader: PlanReader | None = reader
         self._places = places
         self._reached = 0
         self._rest = rest
+
+    def take(self, place: int) -> Path:
+        ready = self._session.take(place)
+        self._claims.learn(ready.bytes)
+        return ready.path
 
     def _done(self, place: int) -> None:
         if self._reader is not None:

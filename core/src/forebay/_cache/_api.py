@@ -62,8 +62,10 @@ class Cache(ABC):
         """Make a hard lease of ours soft."""
 
     @abstractmethod
-    def claim_window(self, kept: int, need: int) -> tuple[int | None, int]:
+    def claim_window(self, kept: int, need: int, old: int | None = None) -> tuple[int | None, int]:
         """Say that a reader keeps ``kept`` bytes while it waits for ``need`` more, beside all other readers.
+
+        The claim takes the place of the reader's ``old`` one; where it does not fit, that one stays.
 
         Returns:
             The claim's number, None where they would wait for each other; and the bytes that this reader may keep.

@@ -88,7 +88,7 @@ class ReadOnlyCache(Cache):
         """See `Cache`: nothing is fetched here."""
         return self.max_bytes
 
-    def claim_window(self, kept: int, need: int) -> tuple[int | None, int]:
+    def claim_window(self, kept: int, need: int, old: int | None = None) -> tuple[int | None, int]:
         """Nothing is evicted here, so every window fits."""
         return 0, 0
 

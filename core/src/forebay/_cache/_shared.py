@@ -175,12 +175,12 @@ class SharedCache(Cache):
         """See `Cache`."""
         return SharedPlanReader(self.member.plans, dataset) if self._by_plans else PlanReader()
 
-    def claim_window(self, kept: int, need: int) -> tuple[int | None, int]:
+    def claim_window(self, kept: int, need: int, old: int | None = None) -> tuple[int | None, int]:
         """See `Cache`."""
-        number, left = _windows.claim(self.member, kept, need)
+        number, left = _windows.claim(self.member, kept, need, old)
         if number is None:
             self._reap()  # the others may be dead
-            number, left = _windows.claim(self.member, kept, need)
+            number, left = _windows.claim(self.member, kept, need, old)
         return number, left
 
     def drop_window(self, number: int) -> None:
