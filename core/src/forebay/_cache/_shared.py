@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from forebay._cache._plans import PlanReader, SharedPlanReader
 from forebay._cache._room import budget_of, grant, has_room, shrink
 from forebay._cache._rows import drop_unwanted, end_flight, find, lease_ready, set_lease, unready
 from forebay._cache._types import Busy, ChunkKey, Problem, Ready
-from forebay.exceptions import BudgetTooSmallError, CacheError, CacheLockTimeoutError
+from forebay.exceptions import BudgetTooSmallError, CacheError, CacheFullError, CacheLockTimeoutError
 from forebay.types import CacheInfo
 
 if TYPE_CHECKING:
@@ -405,8 +406,10 @@ class SharedCache(Cache):
 
     def clear(self) -> None:
         """See `Cache`."""
-        self._reap()
-        kept = self.member.write(lambda connection, trash: _steps.clear(connection, self.layout, trash))
+        try:
+            kept = self._clear()
+        except CacheFullError:  # no room to say what went; but it went, and makes that room
+            kept = self._clear()
         self._notify()
         if kept:
             raise CacheError(
@@ -414,6 +417,11 @@ class SharedCache(Cache):
                 f" close their readers and clear again ({self.describe()})",
                 path=str(self.directory),
             )
+
+    def _clear(self) -> int:
+        with suppress(CacheFullError):  # what the dead hold stays then, for the next try
+            self._reap()
+        return self.member.write(lambda connection, trash: _steps.clear(connection, self.layout, trash))
 
     def close(self) -> None:
         """See `Cache`."""
