@@ -58,7 +58,7 @@ def test_lock_files_of_many_runs_do_not_pile_up(directory: Path) -> None:
         assert last.info().holders == 1
         assert len(list((directory / "holders").iterdir())) == 1
         assert sorted(path.name.split(".")[0] for path in directory.iterdir()) == [
-            "FORMAT", "chunks", "holders", "indexes", *["ledger"] * len(list(directory.glob("ledger*"))),
+            "BUDGET", "FORMAT", "chunks", "holders", "indexes", *["ledger"] * len(list(directory.glob("ledger*"))),
         ]  # fmt: skip
     finally:
         last.close()

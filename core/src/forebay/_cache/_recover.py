@@ -84,7 +84,8 @@ def begin_run(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> N
 
 
 def sweep(connection: sqlite3.Connection, layout: Layout) -> None:
-    """Remove lock files that no row names."""
+    """Remove lock files that no row names, and small files that were never finished."""
+    layout.sweep_births()
     sweep_unlisted(layout.holders, {token for (token,) in connection.execute("SELECT token FROM holders").fetchall()})
 
 
@@ -119,7 +120,8 @@ def reconcile(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> N
 
 
 def adopt(connection: sqlite3.Connection, layout: Layout) -> None:
-    """Fill a new ledger with the whole chunks in the directory. Temporaries wait for the first holder."""
+    """Fill a new ledger with the budget and the whole chunks in the directory; temporaries wait for a holder."""
+    connection.execute("UPDATE account SET budget = ?", (layout.recorded_budget(),))
     for name, entry in files_below(layout):
         if is_ours(name) and not TEMP.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             adopt_one(connection, name, _size(entry))
