@@ -15,7 +15,7 @@ from forebay import _config
 from forebay._cache._layout import Layout, Trash
 from forebay._cache._rows import find, lose_flight, unready
 from forebay._cache._types import FlightLostError
-from forebay._cache._victims import Need, Victim, choose, idle, pick
+from forebay._cache._victims import Need, Victim, ahead, choose, idle, pick
 from forebay.exceptions import BudgetTooSmallError
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def grant(
     ahead = _first_ticket(connection, now)
     granted, evicted = ahead is None or (hard and ticket is not None and ticket <= ahead), 0
     missing = total - reserved - budget.free
+    granted = granted and (hard or _leaves_readers_their_room(connection, budget, flight, total))
     if granted and missing > 0:
         name, number = connection.execute(
             "SELECT c.name, c.number FROM flights f JOIN chunks c ON c.id = f.chunk WHERE f.id = ?", (flight,)
@@ -111,7 +112,10 @@ def has_room(
         return True
     if _first_ticket(connection, _config.monotonic()) is not None:
         return False
-    missing = total - budget_of(connection, fallback).free
+    budget = budget_of(connection, fallback)
+    if not _leaves_readers_their_room(connection, budget, 0, total):
+        return False
+    missing = total - budget.free
     need = Need(flight=0, name=name, number=number, total=total, missing=missing, hard=False)
     return missing <= 0 or choose(connection, foresight, need)[1] <= 0
 
@@ -148,6 +152,15 @@ def _arithmetic(layout: Layout, total: int, budget: Budget) -> str:
         f"a chunk of {size(total)} ({total} bytes) does not fit the budget of {size(budget.limit)} ({budget.limit}"
         f" bytes){other} of the cache {layout.directory}: raise max_cache_bytes to at least {total + budget.stray}"
     )
+
+
+def _leaves_readers_their_room(connection: sqlite3.Connection, budget: Budget, flight: int, total: int) -> bool:
+    """Whether all that is fetched ahead, with these bytes, leaves each reader under way the room of one chunk.
+
+    A reader between two chunks holds neither. A look-ahead that took its room would be evicted a moment later.
+    """
+    (needs,) = connection.execute("SELECT coalesce(sum(need), 0) FROM windows").fetchone()
+    return bool(needs + ahead(connection, flight) + total <= budget.limit - budget.stray)
 
 
 def _first_ticket(connection: sqlite3.Connection, now: float) -> int | None:

@@ -91,11 +91,11 @@ class Session:
         begin = _config.monotonic()
         if self._next == 0:
             # The first chunk gets the link to itself for a moment: somebody waits for it, and for nothing behind it.
-            self._start_until(place)
+            self._start_until(place, place)
             with self._lock:
                 first = [entry.future for entry in self._places.values()]
             wait(first, HEAD_START)
-        self._start_until(place + self._ahead)
+        self._start_until(place + self._ahead, place)
         with self._lock:
             entry = self._places.get(place)
         if entry is None:
@@ -168,8 +168,11 @@ class Session:
         entry.future.stop()
         entry.future.add_done_callback(lambda _: self._engine.abandon(entry.request))
 
-    def _start_until(self, place: int) -> None:
-        """Start the requests up to and including ``place``; later calls never start one twice."""
+    def _start_until(self, place: int, wanted: int) -> None:
+        """Start the requests up to and including ``place``; later calls never start one twice.
+
+        A reader waits for the one at ``wanted``.
+        """
         with self._lock:
             if self._closed:
                 raise PrefetchClosedError("the iterator was closed")
@@ -178,6 +181,7 @@ class Session:
                 number, self._next = self._next, self._next + 1
                 request = self._request(int(self._order[number]), number)
                 request.line = self._line
+                request.hard, request.thread = number == wanted, threading.get_ident()
                 request.eager = request.declared = self._declared.pop(number, None) is not None
                 self._places[number] = _Place(request, self._submit(request))
 
