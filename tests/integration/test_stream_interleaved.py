@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import os
@@ -84,10 +85,17 @@ def test_an_item_of_another_chunk_is_read_in_the_middle_of_an_iteration(
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("eviction", ["clairvoyant", "lru"])
 def test_three_datasets_are_read_side_by_side_in_one_thread(
-    opened: Callable[..., forebay.ChunkedDataset], tmp_path: Path, prefetch: int, chunks: int
+    opened: Callable[..., forebay.ChunkedDataset],
+    tmp_path: Path,
+    prefetch: int,
+    chunks: int,
+    eviction: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Risk A7: ``zip(one, two, three)`` needs three chunks at a time, and the directory holds one or two."""
+    monkeypatch.setenv("FOREBAY_EVICTION", eviction)
     sets = [opened(name, chunks=chunks, prefetch=prefetch) for name in ("one", "two", "three")]
     begin = time.monotonic()
     with Watcher(tmp_path / "cache") as watcher:
@@ -130,6 +138,34 @@ def test_a_reader_that_rests_in_another_thread_gives_way(opened: Callable[..., f
     assert list(reading) == expected_items()
     assert time.monotonic() - begin < DEADLINE
     assert first + list(iterator) == expected_items()
+
+
+def test_a_coroutine_fetches_in_the_middle_of_an_iteration(
+    server: FaultServer, tmp_path: Path, opened: Callable[..., forebay.ChunkedDataset]
+) -> None:
+    """Risk A7: no thread stands still while it waits, but the reader rests all the same."""
+    ds, expected = opened(prefetch=1), expected_items()
+
+    async def read() -> None:
+        for number, item in enumerate(ds):
+            assert item == expected[number]
+            if number % 10 == 3:
+                path = await forebay.afetch(server.url(f"one/chunk-0-{number % 8}.bin"), cache_dir=tmp_path / "cache")
+                assert path.stat().st_size <= PLAIN
+                forebay.release(path)
+
+    begin = time.monotonic()
+    asyncio.run(read())
+    assert time.monotonic() - begin < DEADLINE
+
+
+def test_a_view_of_what_a_reader_let_go_of_stays_valid(opened: Callable[..., forebay.ChunkedDataset]) -> None:
+    """Risk C2: the file goes, the map does not."""
+    one, two = opened("one", prefetch=0), opened("two", prefetch=0)
+    first, second = iter(one), iter(two)
+    kept = next(first)
+    assert [next(second) for _ in range(ITEMS - 1)] == expected_items()[:-1]
+    assert [kept, *first] == expected_items()
 
 
 @pytest.mark.parametrize("datasets", [1, 2])
