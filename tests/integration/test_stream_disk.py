@@ -208,6 +208,17 @@ def test_a_cache_is_cleared_on_a_disk_without_any_room(server: FaultServer, disk
         assert list(ds) == items("plain")
 
 
+def test_clearing_what_is_empty_on_a_full_disk_does_not_send_in_circles(disk: Path) -> None:
+    """Risk D6: the remedy is not the command that just failed."""
+    with forebay.ChunkCache(disk / "cache", max_bytes="1GiB"):
+        pass
+    fill(disk / "ballast", 0)
+    done = forebay_cache("clear", disk / "cache")
+    assert done.returncode == 1
+    assert "free some space on that disk" in done.stderr
+    assert "forebay cache clear" not in done.stderr
+
+
 def test_what_a_living_reader_holds_stays_when_a_full_disk_is_cleared(server: FaultServer, disk: Path) -> None:
     """Risk D6, C2: room is not made out of what is in use."""
     with left_by_a_run(server, disk, "alive"):

@@ -75,9 +75,14 @@ def clear_directory(cache_dir: Path | str | None, *, max_bytes: int | None) -> N
     """
     try:
         _clear(cache_dir, max_bytes)
-    except CacheFullError:
-        if not make_room(Layout(_directory(cache_dir))):
-            raise
+    except CacheFullError as exc:
+        layout = Layout(_directory(cache_dir))
+        if not make_room(layout):
+            raise CacheFullError(
+                f"{layout.directory}: the disk is full, and nothing there can be removed: the cache is empty, or a"
+                " living process uses it; free some space on that disk",
+                path=str(layout.directory),
+            ) from exc
         _clear(cache_dir, max_bytes)
 
 
