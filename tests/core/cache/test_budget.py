@@ -110,6 +110,17 @@ def test_looking_ahead_takes_what_readers_do_not_need(cache: Cache) -> None:
     second.abort()
 
 
+def test_one_huge_chunk_does_not_end_all_looking_ahead(cache: Cache) -> None:
+    """Risk A7: two readers that may need 900 bytes some day, and 100 now."""
+    for _ in range(2):
+        cache.claim_window(0, 900)
+    assert cache.has_room(key(1), 100)
+    flight = cache.acquire(key(1), hard=False)
+    assert isinstance(flight, Flight)
+    assert flight.reserve(100)
+    flight.abort()
+
+
 def test_a_flight_that_a_reader_comes_to_wait_for_goes_ahead(cache: Cache) -> None:
     put(cache, 1, 800, hard=False)
     flight = fly(cache, 2, hard=False)

@@ -157,9 +157,10 @@ def _arithmetic(layout: Layout, total: int, budget: Budget) -> str:
 def _leaves_readers_their_room(connection: sqlite3.Connection, budget: Budget, flight: int, total: int) -> bool:
     """Whether all that is fetched ahead, with these bytes, leaves each reader under way the room of one chunk.
 
-    A reader between two chunks holds neither. A look-ahead that took its room would be evicted a moment later.
+    A reader between two chunks holds neither. A look-ahead that took its room would be evicted a moment later. Readers
+    are taken to need no more than is asked for here: one huge chunk somewhere must not end all looking ahead.
     """
-    (needs,) = connection.execute("SELECT coalesce(sum(need), 0) FROM windows").fetchone()
+    (needs,) = connection.execute("SELECT coalesce(sum(min(need, ?)), 0) FROM windows", (total,)).fetchone()
     return bool(needs + ahead(connection, flight) + total <= budget.limit - budget.stray)
 
 
