@@ -269,7 +269,7 @@ class ChunkedDataset:
     def enter_chunk(self, session: ChunkSession, chunk: int, place: int) -> ChunkReader | None:
         """Wait for a chunk of a session and open it; None where it cannot be had and is to be skipped."""
         try:
-            return self._layout.open_chunk(session.take(place), chunk)
+            reader = self._layout.open_chunk(session.take(place), chunk)
         except (CacheError, PrefetchError, ConfigError):
             raise
         except Exception as exc:  # on_error="skip" covers whatever a store or a stranger's hook raises
@@ -279,6 +279,8 @@ class ChunkedDataset:
             self._counters.add(skipped_chunks=1)
             logger.warning("chunk %s of %s is skipped: %s", self._index.chunk(chunk).name, self.url, exc)
             return None
+        session.opened(place)
+        return reader
 
     def _batches(self, step: Step, readers: dict[int, ChunkReader]) -> Iterator[list[Any]]:
         for begin in range(0, len(step.offsets), self._batch_items):
