@@ -1,19 +1,57 @@
-"""Open chunks for random access: a bounded number of maps, dropped when their file is gone."""
+"""Items out of several open chunks at once, and the chunks that random access has open."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from forebay._formats import ChunkReader
 
-__all__ = ["OpenChunks"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["OpenChunks", "read_mixed"]
 
 #: Each open chunk keeps its pages and, once evicted, its disk space; this many serve a reader that jumps about.
 MAX_OPEN = 16
+
+
+#: Items out of one chunk from which on one call for all of them beats a call for each.
+_WORTH_SORTING = 12
+
+
+def read_mixed(readers: Mapping[int, ChunkReader], places: NDArray[np.int64], offsets: NDArray[np.int64]) -> list[Any]:
+    """Decode items of several chunks, in the order asked for.
+
+    Args:
+        readers: The open chunks by place; items of a place that is not here are left out.
+        places: The chunk of each item, a key of ``readers``.
+        offsets: The number of each item within its chunk.
+    """
+    if len(places) < _WORTH_SORTING * len(readers):
+        reads = {place: reader.read for place, reader in readers.items()}
+        pairs = zip(places.tolist(), offsets.tolist(), strict=True)
+        return [reads[place](offset) for place, offset in pairs if place in reads]
+    order = np.argsort(places, kind="stable")
+    ordered, inside = places[order], offsets[order]
+    cuts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+    slots: list[Any] = [_ABSENT] * len(order)
+    for begin, end in itertools.pairwise(cuts):
+        reader = readers.get(int(ordered[begin])) if end > begin else None
+        if reader is not None:
+            for slot, item in zip(order[begin:end].tolist(), reader.read_many(inside[begin:end]), strict=True):
+                slots[slot] = item
+    return [item for item in slots if item is not _ABSENT]
+
+
+_ABSENT = object()
 
 
 class OpenChunks:
@@ -47,6 +85,11 @@ class OpenChunks:
             found.update((chunk, reader) for chunk, (reader, _) in zip(missing, opened, strict=True))
             self._keep(missing, opened)
         return found
+
+    def find(self, chunk: int) -> ChunkReader | None:
+        """Return the reader of a chunk that is open, without a lock: the way of single items."""
+        entry = self._open.get(chunk)
+        return None if entry is None else entry[0]
 
     def clear(self) -> None:
         """Drop every reader; views of their items stay valid."""

@@ -22,8 +22,8 @@ NUMPY_CODES: tuple[str, ...] = (
     "float16", "float32", "float64", "complex64", "complex128", "bool",
 )  # fmt: skip
 
-#: Arrays up to this size are copied, a column in one call (100 ns each, aligned, and they do not keep the chunk's map
-#: alive); larger ones are views (270 ns each, whatever the size).
+#: Arrays up to this size are copied, so that they are aligned and do not keep the chunk's map alive; a column is copied
+#: in one call, 100 ns each. Larger ones are views.
 _SMALL = 1024
 _MAX_RANK = 64
 
@@ -54,7 +54,8 @@ class FlatArrayLeaf(Leaf):
         self._dtype = numpy_dtype(code)
 
     def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
-        return np.ndarray((_count(end - start, self._dtype.itemsize),), self._dtype, chunk.array, start)
+        view = np.ndarray((_count(end - start, self._dtype.itemsize),), self._dtype, chunk.array, start)
+        return view.copy() if end - start <= _SMALL else view
 
     def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
         sizes = ends - starts
@@ -133,13 +134,11 @@ class _HeaderLeaf(Leaf, ABC):
         if seen is not None:
             total, size, header, dtype, wrap, shape = seen
             if end - start == total and chunk.view[start : start + size] == header:
-                view = np.ndarray(shape, dtype, chunk.array, start + size)
-                return view if wrap is None else wrap(view)
+                return _value(np.ndarray(shape, dtype, chunk.array, start + size), wrap)
         code, shape, size = self._parse(chunk, start, end)
         dtype, wrap = self._maker(code)
         self._seen = end - start, size, chunk.view[start : start + size].tobytes(), dtype, wrap, shape
-        view = np.ndarray(shape, dtype, chunk.array, start + size)
-        return view if wrap is None else wrap(view)
+        return _value(np.ndarray(shape, dtype, chunk.array, start + size), wrap)
 
     def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
         code, shape, size = self._parse(chunk, int(starts[0]), int(ends[0]))
@@ -155,6 +154,12 @@ class _HeaderLeaf(Leaf, ABC):
         if wrap is None and shape and 0 < nbytes <= _SMALL:
             return list(chunk.gather(starts + size, nbytes).view(dtype).reshape(len(starts), *shape))
         return chunk.views(starts + size, dtype, shape, wrap)
+
+
+def _value(view: np.ndarray[Any, Any], wrap: _Wrap | None) -> Any:
+    if wrap is not None:
+        return wrap(view)
+    return view.copy() if view.nbytes <= _SMALL else view
 
 
 class ArrayLeaf(_HeaderLeaf):

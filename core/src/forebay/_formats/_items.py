@@ -12,14 +12,15 @@ import numpy.typing as npt
 
 from forebay._formats import ChunkReader
 from forebay._formats._compiled import RowDecoder, compile_rows
-from forebay._formats._leaves import BytesLeaf, ChunkBytes, Leaf
+from forebay._formats._leaves import ChunkBytes, Leaf
 from forebay._formats._tree import Builders, Node, compile_builders, leaf_paths
 from forebay.exceptions import IntegrityError, MissingDependencyError, UnsupportedFormatError
 
 __all__ = ["ItemLayout", "ItemReader"]
 
-#: Below this number of items the vectorised way costs more than one item after the other.
-_FEW = 48
+#: Below this number of items the vectorised way costs more than one item after the other; the second number is for
+#: items with an array or a tensor, which gain more by it.
+_FEW, _FEW_ARRAYS = 48, 24
 #: What a decoder raises for damaged bytes; a pickled object may raise anything, and that is the user's to see.
 _DAMAGE = (IntegrityError, UnsupportedFormatError, ValueError, IndexError, OverflowError, struct.error)
 _U4 = np.dtype("<u4")
@@ -41,24 +42,22 @@ class ItemLayout:
     widths: npt.NDArray[np.int64]
     #: ``unpack_from`` of the sizes in front of an item.
     sizes: Any
-    #: Whether a leaf is copied out of the file as bytes.
-    copies: bool
 
     @classmethod
     def compile(cls, root: Node, leaves: Sequence[Leaf]) -> ItemLayout:
         """Make the decoders of a structure."""
         rows = compile_rows(root, leaves)
+        arrays = any(leaf.in_columns and leaf.code is None for leaf in leaves)
         fixed = [place for place, leaf in enumerate(leaves) if leaf.width is not None]
         return cls(
             leaves=leaves,
             paths=leaf_paths(root),
             builders=compile_builders(root),
             rows=rows,
-            few=0 if rows is None else _FEW,
+            few=0 if rows is None else _FEW_ARRAYS if arrays else _FEW,
             fixed=np.array(fixed) if fixed else None,
             widths=np.array([leaves[place].width for place in fixed], dtype=np.int64),
             sizes=struct.Struct(f"<{len(leaves)}I").unpack_from,
-            copies=any(isinstance(leaf, BytesLeaf) for leaf in leaves),
         )
 
 

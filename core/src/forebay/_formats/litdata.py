@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from forebay._formats import ChunkReader, DatasetFormat, check_options
 from forebay._formats._items import ItemLayout, ItemReader
-from forebay._formats._leaves import LARGE, ChunkBytes, Leaf
+from forebay._formats._leaves import ChunkBytes, Leaf
 from forebay._formats._litdata_index import Rows, parse_index
 from forebay._formats._litdata_leaves import make_leaf
-from forebay._formats._map import map_file
+from forebay._formats._map import map_private
 from forebay._formats._tokens import TokenLayout, TokenReader
 from forebay._formats._tree import LEAF, Node, leaf_paths, parse_spec
-from forebay._index import ChunkEntry, DatasetIndex
+from forebay._index import DatasetIndex
 from forebay.exceptions import (
     ConfigError,
     DatasetError,
@@ -39,16 +39,20 @@ _MAX_LEAVES = 10_000
 
 
 class LitdataFormat(DatasetFormat):
-    """A dataset that litdata wrote. Option ``block_size``: elements in an item of a dataset of tokens."""
+    """A dataset that litdata wrote.
+
+    Options: ``block_size``, the elements in an item of a dataset of tokens; ``bytes_as``, "bytes" or "memoryview".
+    """
 
     name = "litdata"
 
     def __init__(self, data: bytes, *, url: str, options: Mapping[str, object], allow_pickle: bool) -> None:
         super().__init__(data, url=url, options=options, allow_pickle=allow_pickle)
-        check_options(options, ("block_size",), format_name=self.name)
+        check_options(options, ("block_size", "bytes_as"), format_name=self.name)
         rows, config = parse_index(data, self.url)
         self._tokens: TokenLayout | None = None
         self._layout: ItemLayout | None = None
+        self._views = self._bytes_as() == "memoryview"
         if not rows.names:  # an empty dataset need not say what its items would have been
             self._block_size()
             self.index = self._columns(rows, np.zeros(0, dtype=np.int64), None)
@@ -69,7 +73,7 @@ class LitdataFormat(DatasetFormat):
         """Map the chunk and check its head against the index."""
         entry = self.index.chunk(chunk)
         where = f"chunk {entry.name!r} of {self.url}"
-        array, file = map_file(path, keep=self._reads_files(entry))
+        array = map_private(path)
         if entry.decoded_bytes is not None and len(array) != entry.decoded_bytes:
             raise SizeMismatchError(
                 f"{where} has {len(array)} bytes, the index promises {entry.decoded_bytes}",
@@ -81,13 +85,7 @@ class LitdataFormat(DatasetFormat):
         if self._tokens is not None:
             return TokenReader(array, int(offsets[0]), entry.items, self._tokens)
         assert self._layout is not None  # a dataset with a chunk has one or the other
-        return ItemReader(ChunkBytes(array, file), offsets, self._layout, where)
-
-    def _reads_files(self, entry: ChunkEntry) -> bool:
-        """Whether values of this chunk are likely to be read through a descriptor, not the map."""
-        if self._layout is None or not self._layout.copies:
-            return False
-        return (entry.decoded_bytes or 0) > LARGE * max(entry.items, 1)
+        return ItemReader(ChunkBytes(array), offsets, self._layout, where)
 
     def _refuse_what_we_do_not_read(self, config: Mapping[str, Any]) -> None:
         for field, meaning in (
@@ -192,7 +190,7 @@ class LitdataFormat(DatasetFormat):
 
     def _leaf(self, name: str, path: str) -> Leaf:
         try:
-            return make_leaf(name, allow_pickle=self.allow_pickle)
+            return make_leaf(name, allow_pickle=self.allow_pickle, views=self._views)
         except DatasetError as error:
             raise type(error)(f"the dataset {self.url}: {path}: {error}", url=self.url) from error
 
@@ -202,6 +200,16 @@ class LitdataFormat(DatasetFormat):
             raise ConfigError(
                 f"block_size (from format_options) is {value!r}, not a positive int",
                 option="block_size",
+                origin="format_options",
+            )
+        return value
+
+    def _bytes_as(self) -> object:
+        value = self.options.get("bytes_as", "bytes")
+        if value not in ("bytes", "memoryview"):
+            raise ConfigError(
+                f"bytes_as (from format_options) is {value!r}, not 'bytes' or 'memoryview'",
+                option="bytes_as",
                 origin="format_options",
             )
         return value
