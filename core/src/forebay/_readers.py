@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from forebay import _config
 from forebay._formats import ChunkReader
 
 if TYPE_CHECKING:
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenChunks", "read_mixed"]
 
-#: Each open chunk keeps its pages and, once evicted, its disk space; this many serve a reader that jumps about.
-MAX_OPEN = 16
+#: Each open chunk keeps its pages and, once evicted, its disk space until the next look. A reader that jumps about in
+#: more chunks than these opens them again and again: 64 items of 61 chunks took 2.9 ms with 16 open, 0.2 ms with 64.
+MAX_OPEN = 64
+#: Seconds between two looks for evicted chunks.
+_LOOK_EVERY = 1.0
 
 
 #: Items out of one chunk from which on one call for all of them beats a call for each.
@@ -66,6 +70,7 @@ class OpenChunks:
         self._open: OrderedDict[int, tuple[ChunkReader, Path]] = OrderedDict()
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._looked = _config.monotonic()
 
     def get(self, chunks: Sequence[int]) -> dict[int, ChunkReader]:
         """Return readers of all ``chunks``; what is not open is opened, in that order."""
@@ -74,6 +79,8 @@ class OpenChunks:
             self._lock, self._pid = threading.Lock(), os.getpid()
         found: dict[int, ChunkReader] = {}
         with self._lock:
+            if _config.monotonic() - self._looked > _LOOK_EVERY:
+                self._drop_evicted()
             for chunk in chunks:
                 entry = self._open.get(chunk)
                 if entry is not None:
@@ -98,8 +105,12 @@ class OpenChunks:
 
     def _keep(self, chunks: Sequence[int], opened: list[tuple[ChunkReader, Path]]) -> None:
         with self._lock:
-            for chunk in [chunk for chunk, (_, path) in self._open.items() if not path.exists()]:
-                del self._open[chunk]
+            self._drop_evicted()
             self._open.update(zip(chunks, opened, strict=True))
             while len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)
+
+    def _drop_evicted(self) -> None:
+        for chunk in [chunk for chunk, (_, path) in self._open.items() if not path.exists()]:
+            del self._open[chunk]
+        self._looked = _config.monotonic()

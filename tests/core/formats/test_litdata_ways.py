@@ -1,4 +1,4 @@
-"""Risk of three ways to an item (one, a few compiled, many in columns): they have to agree on all bytes, damaged or not."""
+"""Risk of three ways to an item (one, a few compiled, many in columns): they have to agree on all bytes."""
 
 from __future__ import annotations
 
