@@ -117,7 +117,7 @@ if not tokens:  # random access to its tokens opens a chunk each time: minutes
     chunks = json.load(open(folder + "/index.json"))["chunks"]
     sizes = [chunk["chunk_size"] for chunk in chunks]
     starts = [sum(sizes[:n]) for n in range(len(sizes))]
-    plan, calls = batches(len(ds), sizes, 2_000), [[starts[n] + k for k in some] for n, some in eights(sizes, 30)]
+    plan, calls = batches(len(ds), sizes, 640), [[starts[n] + k for k in some] for n, some in eights(sizes, 4)]
     def numbers(plan):
         for places in plan: items = [ds[place] for place in places]
         return len(plan) * len(plan[0])

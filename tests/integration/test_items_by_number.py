@@ -41,7 +41,7 @@ def test_a_batch_comes_in_the_order_asked_for(server: FaultServer, tmp_path: Pat
             wanted = [items[i] for i in order]
             assert ds.get_batch(order) == wanted
             assert ds.get_batch(np.array(order, dtype=np.int16)) == wanted
-            assert ds.get_batch(torch.tensor(order)) == wanted
+            assert ds.get_batch(torch.tensor(order)) == wanted  # type: ignore[arg-type]
             assert ds.__getitems__(order) == wanted
             assert [ds[i] for i in order] == wanted
         assert ds[::-3] == items[::-3]
@@ -81,7 +81,7 @@ def test_a_plain_loader_reads_by_number(server: FaultServer, tmp_path: Path, wor
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
         assert list(ds[:3]) == expected_items()[:3]  # the parent has used the backend
-        loader = DataLoader(
+        loader: DataLoader[Any] = DataLoader(
             ds,  # type: ignore[arg-type]
             batch_size=16,
             shuffle=True,
@@ -109,7 +109,7 @@ def test_a_batch_of_several_chunks_is_asked_for_together(server: FaultServer, tm
         forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds,
         ThreadPoolExecutor(1) as pool,
     ):
-        loader = DataLoader(ds, batch_size=ITEMS, collate_fn=plain)  # type: ignore[arg-type]
+        loader: DataLoader[Any] = DataLoader(ds, batch_size=ITEMS, collate_fn=plain)  # type: ignore[arg-type]
         batches = pool.submit(list, loader)
         try:
             server.wait_for_requests(1, key=names[1], timeout=20)
