@@ -18,7 +18,7 @@ import numpy as np
 from forebay import _config
 from forebay._formats import ChunkReader, DatasetFormat
 from forebay._plan import EpochPlan, Step
-from forebay._readers import OpenChunks, read_mixed
+from forebay._readers import OpenChunks, read_mixed, read_some
 from forebay._source import ChunkSession, ChunkSource
 from forebay._stats import Counters
 from forebay.exceptions import CacheError, ConfigError, PrefetchClosedError, PrefetchError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from forebay._open import DatasetSpec
 
-__all__ = ["ChunkedDataset"]
+__all__ = ["ChunkedDataset", "Pace"]
 
 logger = logging.getLogger("forebay")
 
@@ -257,12 +257,13 @@ class ChunkedDataset:
         self._sessions.add(held)
         return held
 
-    def decode(self, reader: ChunkReader, offsets: NDArray[np.int64]) -> list[Any]:
-        """Read samples of an open chunk, and count them."""
+    def decode(self, reader: ChunkReader, offsets: NDArray[np.int64]) -> tuple[list[Any], float]:
+        """Read samples of an open chunk, and count them; the second value is the seconds that it took."""
         began = _config.monotonic()
-        items = reader.read_many(offsets)
-        self._counters.decoded(len(items), _config.monotonic() - began)
-        return items
+        items = read_some(reader, offsets)
+        seconds = _config.monotonic() - began
+        self._counters.decoded(len(items), seconds)
+        return items, seconds
 
     def _iterate(self, epoch: int) -> Iterator[Any]:
         plan = self.epoch_plan(epoch)
