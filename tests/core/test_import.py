@@ -24,6 +24,7 @@ PUBLIC = [
     "PackResult",
     "RangeRead",
     "StageStats",
+    "Stall",
     "Stats",
     "afetch",
     "exceptions",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from forebay.types import ObjectInfo as ObjectInfo
     from forebay.types import RangeRead as RangeRead
     from forebay.types import StageStats as StageStats
+    from forebay.types import Stall as Stall
     from forebay.types import Stats as Stats
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "PackResult",
     "RangeRead",
     "StageStats",
+    "Stall",
     "Stats",
     "afetch",
     "exceptions",
@@ -68,6 +70,7 @@ _HOMES = {
     "PackResult": "_pack",
     "RangeRead": "types",
     "StageStats": "types",
+    "Stall": "types",
     "Stats": "types",
     "afetch": "_fetch",
     "exceptions": "",
