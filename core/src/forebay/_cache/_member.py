@@ -269,5 +269,5 @@ def _with(
 
 def _bury(connection: sqlite3.Connection, layout: Layout, number: int) -> None:
     trash: Trash = []
-    _rows.bury(connection, layout, number, trash)
+    _recover.settle_estate(connection, layout, number, trash)
     empty_trash(trash)
