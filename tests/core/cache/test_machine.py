@@ -129,6 +129,9 @@ class Ledger(RuleBasedStateMachine):
     def _leased(self, chunk: int, *kinds: bool) -> int:
         return sum(holder.has(chunk, hard) for holder in self._counted() for hard in kinds)
 
+    def _wanted(self, chunk: int) -> int:
+        return sum(holder.has(chunk, hard) for holder in self.slots.values() for hard in (True, False))
+
     def _fetches(self, chunk: int, holders: list[Holder]) -> list[Fetch]:
         return [one.flights[chunk] for one in holders if chunk in one.flights and not one.flights[chunk].lost]
 
@@ -244,7 +247,7 @@ class Ledger(RuleBasedStateMachine):
     def _reserve(self, holder: Holder, chunk: int, size: int, hard: bool) -> None:
         fetch = holder.flights[chunk]
         fetch.flight.hard = fetch.flight.hard or hard
-        hard, before = fetch.flight.hard, {n for n in self._ready() if self._leased(n, True, False)}
+        hard, before = fetch.flight.hard, {n for n in self._ready() if self._wanted(n)}
         must = hard and size <= self._certain_room(fetch)
         if hard:
             self.may_lose = {f for f in self._all_fetches() if f.waiting and f.reserved and f is not fetch}
