@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.crash import items_of
+from servers.crash_reader import items_of
 from servers.require import unavailable
 
 import forebay

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from servers.crash import CHUNK_BYTES, ITEMS, Job, Reader, items_of, put_random_dataset
+from servers.crash_reader import CHUNK_BYTES, ITEMS, Job, Reader, items_of, put_random_dataset
 from servers.watcher import Watcher
 
 import forebay

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -274,7 +275,7 @@ class Ledger(RuleBasedStateMachine):
             " UNION ALL SELECT reserved FROM flights WHERE id <> ?",
             fetch.flight._number,
         )
-        return self._limit() - sum(size for (size,) in rows)
+        return self._limit() - sum(int(size) for (size,) in rows)
 
     def _all_fetches(self) -> list[Fetch]:
         return [fetch for one in self.slots.values() for fetch in one.flights.values()]
@@ -314,9 +315,14 @@ class Ledger(RuleBasedStateMachine):
         """All of it, so that chunks become ready soon."""
         self.acquire(who, chunk, hard)
         holder = self._at(who)
-        for step in (lambda *it: self._reserve(*it, size, hard), self._write, self._publish):
+        steps: list[Callable[[], None]] = [
+            lambda: self._reserve(holder, chunk, size, hard),
+            lambda: self._write(holder, chunk),
+            lambda: self._publish(holder, chunk),
+        ]
+        for step in steps:
             if chunk in holder.flights:
-                step(holder, chunk)
+                step()
                 self.flights_are_lost_to_readers_only()
 
     @precondition(lambda self: self._flights())

@@ -246,7 +246,7 @@ class Member:
     def _record_budget(self, connection: sqlite3.Connection, trash: Trash) -> None:
         if self._asked is not None:
             connection.execute("UPDATE account SET budget = ?", (self._asked,))
-            shrink(connection, self.layout, self._asked, trash)
+        shrink(connection, self.layout, self.fallback, trash)  # also to what is on record: it may be the smallest
 
     def _registered(self, lock: HolderLock, outcome: tuple[int, int | None]) -> None:
         self._number, others = outcome
