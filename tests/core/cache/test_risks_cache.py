@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from servers.cache_actor import Actor, bytes_below, key, put, write
+from servers.cache_actor import Actor, bytes_below, key, put, until, write
 
 from forebay._cache import Cache, Flight, Ready, open_cache
 from forebay._cache._platform import refuse_platform
@@ -106,6 +106,17 @@ def test_looking_through_the_directory_while_chunks_get_their_names_finds_no_fau
         writer.join()
     assert failures == []
     assert cache.info().bytes == bytes_below(directory)
+
+
+def test_a_chunk_that_is_being_evicted_is_not_missing(directory: Path, cache: Cache) -> None:
+    """Issue 4, item 8: its file is gone, and the ledger does not say so yet; the crash campaign met that."""
+    path = put(cache, 1, 600, lease=False).path
+    with Actor(directory) as other:
+        assert other.call("acquire", chunk=2) == "Flight"
+        other.send("evict_slowly", chunk=2, total=600, seconds=1.0)
+        until(lambda: not path.exists(), "the eviction")
+        assert cache.verify() == []
+        other.answer()
 
 
 def test_a_thousand_tiny_chunks_are_a_thousand_bytes(directory: Path, cache: Cache) -> None:
