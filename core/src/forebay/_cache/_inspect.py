@@ -129,8 +129,8 @@ def _check(ledger: Ledger, name: str, size: int, digest: str | None) -> Problem 
         current = connection.execute(query, (name,)).fetchone()
         return bool(current == (size, digest)) and (kind != "missing" or layout.size_of(name) is None)
 
-    # It may have been evicted, or fetched anew, while we read. Who evicts removes the file first and says so then, in one
-    # transaction: inside of one of ours no other is half done.
+    # It may have been evicted, or fetched anew, while we read. Who evicts removes the file first and says so then, in
+    # one transaction: inside of one of ours no other is half done.
     return Problem(kind=kind, path=f"chunks/{name}", message=message) if ledger.write(still) else None
 
 
