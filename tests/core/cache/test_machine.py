@@ -141,6 +141,7 @@ class Ledger(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self._open(0, 10)
+        self._open(1, 10)
 
     @rule(who=HOLDERS, budget=BUDGETS)
     def restart(self, who: int, budget: int | None) -> None:
@@ -168,6 +169,9 @@ class Ledger(RuleBasedStateMachine):
     def _pop(self, pick: int) -> Holder:
         return self.slots.pop(sorted(self.slots)[pick % len(self.slots)])
 
+    def _one(self, pick: int) -> Holder:
+        return self.slots[sorted(self.slots)[pick % len(self.slots)]]
+
     @rule(who=HOLDERS, budget=st.sampled_from([6, 10, 14]))
     def lower(self, who: int, budget: int) -> None:
         """Another part of the same process opens the directory."""
@@ -175,11 +179,11 @@ class Ledger(RuleBasedStateMachine):
         holder.cache.member.ask_budget(budget)
         holder.asked = holder.budget = self.recorded = min(holder.asked or budget, budget)
 
-    @rule(who=HOLDERS, look=st.sampled_from(["gc", "info", "report"]))
-    def look_on(self, who: int, look: str) -> None:
+    @precondition(lambda self: self.slots)
+    @rule(pick=PICKS, look=st.sampled_from(["gc", "info", "report"]))
+    def look_on(self, pick: int, look: str) -> None:
         """Whoever looks on sees the living only, and nothing of the dead is left."""
-        cache = self._at(who).cache
-        getattr(cache, look)()
+        getattr(self._one(pick).cache, look)()
         assert not self._unburied()
         self.dead.clear()
         temps = {f.flight.temp for one in self.slots.values() for f in one.flights.values() if f.written is not None}
@@ -386,10 +390,11 @@ class Ledger(RuleBasedStateMachine):
 
     # Windows and plans.
 
-    @rule(who=HOLDERS, kept=st.integers(0, 8), need=st.integers(1, 6))
-    def claim_window(self, who: int, kept: int, need: int) -> None:
+    @precondition(lambda self: self.slots)
+    @rule(pick=PICKS, kept=st.integers(0, 8), need=st.integers(1, 6))
+    def claim_window(self, pick: int, kept: int, need: int) -> None:
         """Refused where it does not fit beside the claims of the living; those of the dead do not count."""
-        holder = self._at(who)
+        holder = self._one(pick)
         claims = [claim for one in self.slots.values() for claim in one.windows.values()]
         left = self._limit(list(self.slots.values())) - sum(k for k, _ in claims) - max([need, *(n for _, n in claims)])
         alone = not self._unburied()

@@ -10,7 +10,8 @@ import pytest
 from servers.cache_actor import Actor, bytes_below, key, put, until, write
 
 from forebay._cache import Cache, Flight, Ready, open_cache
-from forebay._cache._platform import refuse_platform
+from forebay._cache._holders import sweep_unlisted
+from forebay._cache._platform import probe_locking, refuse_platform
 from forebay.exceptions import CacheError
 
 
@@ -62,6 +63,35 @@ def test_lock_files_of_many_runs_do_not_pile_up(directory: Path) -> None:
         ]  # fmt: skip
     finally:
         last.close()
+
+
+def test_a_probe_whose_process_was_killed_goes_with_the_next_use(directory: Path, cache: Cache) -> None:
+    """Issue 4, item 6: who opens a cache tries out a lock, and killed there leaves its file; the campaign met that."""
+    left = directory / "holders" / "probe.0123456789abcdef"
+    left.write_bytes(b"")
+    cache.gc()
+    assert not left.exists()
+
+
+def test_who_opens_a_cache_and_who_sweeps_do_not_disturb_each_other(directory: Path, cache: Cache) -> None:
+    """Risk E5: a probe is the sweeper's until it is locked; then its owner makes another."""
+    stop, folder = threading.Event(), directory / "holders"
+
+    def sweep() -> None:
+        while not stop.is_set():
+            sweep_unlisted(folder, {path.stem for path in folder.glob("*.lock")})
+
+    sweepers = [threading.Thread(target=sweep) for _ in range(3)]
+    for sweeper in sweepers:
+        sweeper.start()
+    try:
+        for _ in range(500):
+            probe_locking(folder)
+    finally:
+        stop.set()
+        for sweeper in sweepers:
+            sweeper.join()
+    assert not list(folder.glob("probe.*"))
 
 
 def test_a_lock_file_of_nobody_is_waited_for_by_nobody(directory: Path) -> None:
