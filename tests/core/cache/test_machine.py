@@ -221,7 +221,9 @@ class Ledger(RuleBasedStateMachine):
     @rule(pick=PICKS, stalled=st.booleans())
     def poll(self, pick: int, stalled: bool) -> None:
         """Look again, for who has a lease; a fetch by the dead, or one that stalls, is taken over."""
-        holder, chunk, hard = self._a_lease(pick)
+        self._poll(*self._a_lease(pick), stalled=stalled)
+
+    def _poll(self, holder: Holder, chunk: int, hard: bool, *, stalled: bool) -> None:
         if stalled:
             holder.cache.stall_seconds = -1.0
         outcome = holder.cache.poll(key(chunk), hard=hard)
@@ -279,7 +281,8 @@ class Ledger(RuleBasedStateMachine):
             " UNION ALL SELECT reserved FROM flights WHERE id <> ?",
             fetch.flight._number,
         )
-        return self._limit() - sum(int(size) for (size,) in rows)
+        weak = [f for f in self._all_fetches() if f.waiting and f.written is not None and not f.lost and f is not fetch]
+        return self._limit() - sum(int(size) for (size,) in rows) + sum(f.reserved for f in weak)
 
     def _all_fetches(self) -> list[Fetch]:
         return [fetch for one in self.slots.values() for fetch in one.flights.values()]
@@ -388,6 +391,81 @@ class Ledger(RuleBasedStateMachine):
         self.pinned.discard(chunk)
         assert holder.cache.meta(key(chunk)) is None
 
+    # What single steps seldom come to: several of the above, in an order that matters.
+
+    @rule(who=HOLDERS, chunk=CHUNKS, end=st.sampled_from(["release", "leave", "die"]))
+    def squeeze(self, who: int, chunk: int, end: str) -> None:
+        """A smaller budget comes while somebody holds more; what it holds goes with the lease, however that goes."""
+        self.fetch(who, chunk, 7, True)
+        self._check()
+        self.lower((who + 1) % 3, 6)
+        self._check()
+        if end == "release":
+            self._release(self.slots[who], chunk, True)
+        else:
+            getattr(self, end)(sorted(self.slots).index(who))
+            self._check()
+            self.look_on(0, "info")
+
+    @rule(who=HOLDERS, chunk=CHUNKS)
+    def come_back(self, who: int, chunk: int) -> None:
+        """Who takes the budget on record brings a smaller one, where others have asked for more since."""
+        self.lower(who, 6)
+        self.leave(sorted(self.slots).index(who))
+        self._check()
+        self.fetch((who + 1) % 3, chunk, 8, False)
+        self._abort(self._at((who + 1) % 3), chunk)
+        self._check()
+        self._release(self._at((who + 1) % 3), chunk, False)
+        self._check()
+        self._open(who, None)
+        self._check()
+
+    @rule(who=HOLDERS, chunk=CHUNKS, size=SIZES, first=st.booleans(), end=st.sampled_from(["publish", "die", "abort"]))
+    def overtake(self, who: int, chunk: int, size: int, first: bool, end: str) -> None:
+        """A flight is taken over before or after it wrote, or with its holder's death."""
+        holder, other = self._at(who), self._at((who + 1) % 3)
+        self.acquire(who, chunk, True)
+        if chunk not in holder.flights:
+            return
+        self._reserve(holder, chunk, size, True)
+        if chunk in holder.flights and first:
+            self._write(holder, chunk)
+        self._check()
+        if end == "die":
+            self.die(sorted(self.slots).index(who))
+        other.cache.acquire(key(chunk), hard=True)
+        other.take(chunk, True)
+        self._poll(other, chunk, True, stalled=end != "die")
+        self._check()
+        if end != "die" and chunk in holder.flights:
+            self._write(holder, chunk)
+            self._check()
+            (self._publish if end == "publish" else self._abort)(holder, chunk)
+
+    @rule(who=HOLDERS, chunk=CHUNKS, sizes=st.tuples(st.integers(1, 5), st.integers(6, 10), st.integers(6, 10)))
+    def both_want_more(self, who: int, chunk: int, sizes: tuple[int, int, int]) -> None:
+        """Two flights hold a part each and wait for more: the look-ahead gives way."""
+        weak, strong = (self._at(who), chunk), (self._at((who + 1) % 3), (chunk + 1) % COUNT)
+        for (holder, number), hard in ((weak, False), (strong, True)):
+            outcome = holder.cache.acquire(key(number), hard=hard)
+            holder.take(number, hard)
+            self._outcome(holder, number, hard, outcome, self._counted())
+            if number in holder.flights:
+                self._reserve(holder, number, sizes[0], hard)
+            if number in holder.flights:
+                self._write(holder, number)
+            self._check()
+        for (holder, number), size in ((weak, sizes[1]), (strong, sizes[2])):
+            if number in holder.flights:
+                self._reserve(holder, number, size, False)
+            self._check()
+
+    def _check(self) -> None:
+        self.flights_are_lost_to_readers_only()
+        self.the_budget_holds()
+        self.hard_leases_keep_their_chunks()
+
     # Windows and plans.
 
     @precondition(lambda self: self.slots)
@@ -493,5 +571,5 @@ class Ledger(RuleBasedStateMachine):
 
 TestLedger = Ledger.TestCase
 TestLedger.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
