@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from servers.crash import Campaign
+from servers.disk import mounted
 from servers.watcher import Watcher
 
 from forebay.testing import FaultServer
@@ -43,3 +44,13 @@ def test_readers_killed_at_random_moments_break_no_promise(tmp_path: Path, campa
     )
     print(told)
     assert 0 < seen.peak <= campaign.most, told
+
+
+@pytest.mark.campaign
+def test_readers_killed_while_the_disk_is_full_break_no_promise(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """Issue 4, item 7: a reader may say so and end; once there is room everything goes on, nothing is left."""
+    seed = pytestconfig.getoption("--seed")
+    with mounted(tmp_path / "disk", "size=6m") as disk, FaultServer() as server:
+        campaign = Campaign(disk, seed, budget_chunks=1000, ballast=disk / "ballast")
+        campaign.run(server, max(pytestconfig.getoption("--kills") // 10, 3))
+    print(f"{campaign.kills} kills in {campaign.rounds} rounds; met {', '.join(sorted(campaign.met))}")

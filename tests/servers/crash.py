@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from servers.crash_reader import CHUNK_BYTES, DEADLINE, Job, Keeper, Process, Reader, put_random_dataset
+from servers.disk import fill
 from servers.ledger import orphans, reading, rows
 
 import forebay
@@ -42,12 +43,17 @@ class Violation(AssertionError):
 
 @dataclass
 class Campaign:
-    """One directory, one seed. ``run`` goes on until ``kills`` processes were ended; ``mixed``: budgets differ."""
+    """One directory, one seed. ``run`` goes on until ``kills`` processes were ended.
+
+    ``mixed``: budgets differ. ``ballast``: a file on the cache's disk that fills it while processes are ended; a reader
+    may give up for want of room then.
+    """
 
     folder: Path
     seed: int
     budget_chunks: int = 2
     mixed: bool = False
+    ballast: Path | None = None
     kills: int = 0
     midway: int = 0
     rounds: int = 0
@@ -132,6 +138,8 @@ class Campaign:
         count = rng.randrange(2, 5)
         doomed = rng.sample(range(count), rng.randrange(1, count + 1))
         readers = [Reader(job) for job in self._jobs(server, count, doomed)]
+        if self.ballast:
+            fill(self.ballast, rng.randrange(24 * CHUNK_BYTES))
         keepers = [Keeper(self.directory, self.budget)] if rng.random() < 0.5 else []
         try:
             victims: list[Process] = [readers[number] for number in doomed]
@@ -141,6 +149,8 @@ class Campaign:
                 self._end(victim, begin + DEADLINE)
             survivors = [reader for reader in readers if reader not in victims]
             self._see_them_end(victims, begin + DEADLINE)
+            if self.ballast:
+                self.ballast.unlink()
             self._no_dead_holder([reader for reader in readers if reader not in victims or reader.child is not None])
             for reader in readers:
                 if reader in victims:
@@ -183,9 +193,17 @@ class Campaign:
 
     def _said_nothing_wrong(self, process: Process) -> None:
         told = process.said()
+        if self._gave_up(told):
+            return
         if "wrong" in told or "error" in told:
             raise self._violation(f"before it was ended, {vars(process)} said {told}")
         self.midway += "done" not in told and "first" in told
+
+    def _gave_up(self, told: dict[str, Any]) -> bool:
+        """Whether it said that the disk is full, in a round in which it was."""
+        full = self.ballast is not None and "CacheFullError" in told.get("error", "")
+        self.met |= {"a full disk"} if full else set()
+        return full and "wrong" not in told
 
     def _next_run(self, server: FaultServer) -> None:
         """The first process after the crash has its first item within a second, and the largest window that fits."""
@@ -209,6 +227,8 @@ class Campaign:
 
     def _ended_well(self, reader: Reader) -> dict[str, Any]:
         code, told, job = reader.process.exitcode, reader.said(), reader.job
+        if self._gave_up(told):
+            return told
         if code is None and "done" not in told:
             tables = rows(reading(self.directory / "ledger.sqlite"))
             raise self._violation(f"a reader did not end within {DEADLINE} s; {job}\n{reader.stacks()}\n{tables}")
