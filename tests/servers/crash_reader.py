@@ -265,9 +265,10 @@ class Reader(Process):
 
     def kill_child(self, number: int) -> None:
         """End its forked child."""
-        if self.child is not None:
+        child = self.child
+        if child is not None:
             with suppress(ProcessLookupError):
-                os.kill(self.child, number)
+                os.kill(child, number)
 
     def end_child(self) -> None:
         """Kill the forked child, which may have outlived it, and wait for the end of both."""
