@@ -1,8 +1,8 @@
 """Train from a bucket, die in the middle of an epoch, and go on as if nothing had happened.
 
 Run it: ``python examples/training/train.py`` (needs torch, moto and the backend forebay-s3; no account). It starts an
-S3 server with a dataset in it, trains without a break, then trains again in a process that is killed, and once more from
-the checkpoint that it left; both ways end with the same model, to the bit.
+S3 server with a dataset in it, trains without a break, then trains again in a process that is killed, and once more
+from the checkpoint that it left; both ways end with the same model, to the bit.
 """
 
 import argparse

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.crash import items_of
-from servers.require import unavailable
+from servers.crash_reader import items_of
+from servers.disk import fill, mounted
 
 import forebay
 from forebay.exceptions import CacheError, CacheFullError
@@ -37,20 +36,6 @@ def server(tmp_path: Path) -> Iterator[FaultServer]:
         yield running
 
 
-@contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        unavailable("mount", f"a small disk needs the right to mount one: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of eight megabytes."""
@@ -58,11 +43,15 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def fill(ballast: Path, left: int) -> None:
-    """Take the disk's free space, all but ``left`` bytes."""
-    found = os.statvfs(ballast.parent)
-    with suppress(OSError), open(ballast, "ab", buffering=0) as file:  # a look-ahead may be faster
-        file.write(b"x" * max(found.f_bavail * found.f_frsize - left, 0))
+def test_a_disk_without_room_for_the_ledgers_index_is_full_and_not_broken(disk: Path) -> None:
+    """Risk D6: SQLite calls it an I/O error; the remedy is room, not another disk. The crash campaign met that."""
+    forebay.ChunkCache(disk / "cache").close()
+    fill(disk / "ballast", 0)
+    with pytest.raises(CacheFullError, match="free some space"):
+        forebay.ChunkCache(disk / "cache").info()
+    (disk / "ballast").unlink()
+    with forebay.ChunkCache(disk / "cache") as cache:
+        assert cache.info().chunks == 0
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])

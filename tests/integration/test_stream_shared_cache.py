@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers.crash import CHUNK_BYTES, ITEMS, PER_CHUNK, Job, Reader, items_of, put_random_dataset
+from servers.crash_reader import CHUNK_BYTES, ITEMS, PER_CHUNK, Job, Reader, items_of, put_random_dataset
 from servers.datasets import expected_items, put_dataset
 from servers.watcher import Watcher
 
@@ -151,7 +151,7 @@ def test_a_ledger_harmed_while_readers_live_is_rebuilt_and_no_reader_notices(
             items = iter(ds)
             found = [next(items) for _ in range(2 * PER_CHUNK)]
             for reader in readers:
-                reader.wait_for_item(time.monotonic() + DEADLINE)
+                reader.wait_for_word(time.monotonic() + DEADLINE)
             if harm == "removed":
                 for file in directory.glob("ledger.sqlite*"):
                     file.unlink()

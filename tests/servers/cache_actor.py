@@ -273,6 +273,20 @@ class _Stage:
         os.unlink = fatal  # type: ignore[assignment]
         self.reserve(chunk, total)
 
+    def evict_slowly(self, chunk: int, total: int, seconds: float) -> None:
+        """Make room, and rest between the removal of the file and the commit."""
+        unlink = os.unlink
+
+        def slow(path: Any) -> None:
+            unlink(path)
+            threading.Event().wait(seconds)
+
+        os.unlink = slow  # type: ignore[assignment]
+        try:
+            self.reserve(chunk, total)
+        finally:
+            os.unlink = unlink
+
     def abort(self, chunk: int) -> None:
         self.flights.pop(chunk).abort()
 

@@ -1,186 +1,83 @@
 """Readers that are killed, and the next ones: one cache directory through many rounds, looked at after each.
 
-A campaign starts reader processes on a slow, faulty server, kills some of them at random moments, lets the others end,
-and starts the next run. What must never be seen, it raises as a `Violation` that names the seed and the round.
+A campaign starts reader processes on a slow, faulty server, in order or shuffled, by either eviction, some with a
+forked child, and now and then somebody who tends the cache meanwhile; ends some of them at random moments in one of the
+ways in which processes end, lets the others finish, and starts the next run. What must never be seen, it raises as a
+`Violation` that names the seed and the round.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import json
-import multiprocessing
-import os
 import random
-import sqlite3
-import tempfile
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from servers.crash_reader import CHUNK_BYTES, DEADLINE, Job, Keeper, Process, Reader, put_random_dataset
+from servers.disk import fill
+from servers.ledger import orphans, reading, rows
+
 import forebay
-from forebay.exceptions import ForebayError
 from forebay.testing import Fault, FaultServer
 
-__all__ = ["CHUNK_BYTES", "ITEMS", "Campaign", "Job", "Reader", "Violation", "items_of", "put_random_dataset", "serve"]
+__all__ = ["Campaign", "Violation"]
 
-ITEMS, PER_CHUNK, ITEM_BYTES = 40, 4, 4000
-CHUNK_BYTES = PER_CHUNK * (ITEM_BYTES + 40) + 60
-PART_SIZE = 5000
-#: What a reader would import late: how long that takes on a busy machine is not what is measured here.
-PRELOAD = [
-    "filelock",
-    "forebay._codecs.zstd",
-    "forebay._formats.litdata",
-    "forebay._open",
-    "forebay.testing",
-    "forebay_http._downloader",
-    "forebay_http._obstore_driver",
-    "servers.crash",
-]
-#: Seconds in which every round has to end, and in which the next run has to give its first item.
-DEADLINE, NEXT_RUN = 40.0, 1.0
+#: Seconds in which the next run has to give its first item.
+NEXT_RUN = 1.0
+#: Seconds after which who does not hear an interrupt is told again, as people do.
+AGAIN = 8.0
+#: How processes end here, as often as they do.
+ENDS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 class Violation(AssertionError):
     """The cache broke a promise."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What one reader process does."""
-
-    url: str
-    cache_dir: str
-    budget: int
-    expected: str
-    prefetch: int = 2
-    epochs: int = 2
-    pace: float = 0.0
-    most: int = ITEMS
-    log: str | None = None
-
-
-def items_of(name: str, count: int = ITEMS, size: int = ITEM_BYTES) -> list[dict[str, Any]]:
-    """Items whose bytes do not compress, different in each dataset."""
-    return [{"index": i, "blob": random.Random(f"{name}/{i}").randbytes(size)} for i in range(count)]
-
-
-def put_random_dataset(server: FaultServer, folder: Path, name: str, compression: str | None) -> list[str]:
-    """Pack the items of ``name``, have the server hold them below ``name/``, and return the keys of the chunks."""
-    forebay.pack(items_of(name), folder / name, chunk_bytes=CHUNK_BYTES, compression=compression)
-    for file in (folder / name).iterdir():
-        server.put(f"{name}/{file.name}", file.read_bytes())
-    return [f"{name}/{file.name}" for file in (folder / name).iterdir() if file.name.startswith("chunk-")]
-
-
-def serve(job: Job, told: Connection) -> None:
-    """A reader process: read, compare each item, tell how it went; anything but 0 is a violation."""
-    # Python writes and removes a file to find out where temporaries go: a kill at that moment leaves it behind.
-    tempfile.tempdir = str(Path(job.cache_dir).parent)
-    os.environ.update(FOREBAY_PREFETCH_MIN="0", FOREBAY_WAIT_TIMEOUT="20")
-    if job.log is not None:
-        faulthandler.dump_traceback_later(DEADLINE * 0.8, file=open(job.log, "w"))  # noqa: SIM115 - the dump comes later
-    expected = items_of(job.expected)
-    begin = time.monotonic()
-    try:
-        with forebay.open_dataset(
-            job.url,
-            cache_dir=job.cache_dir,
-            max_cache_bytes=job.budget,
-            prefetch=job.prefetch,
-            options={"part_size": PART_SIZE},
-        ) as ds:
-            for _ in range(job.epochs):
-                for number, item in enumerate(ds):
-                    if not number:
-                        told.send(("first", time.monotonic() - begin))
-                    if item != expected[number]:
-                        told.send(("wrong", f"item {number} of {job.expected}"))
-                        return
-                    if number + 1 == job.most:
-                        break
-                    if job.pace:
-                        threading.Event().wait(job.pace)
-                if job.most == ITEMS and number + 1 != ITEMS:
-                    told.send(("wrong", f"{number + 1} of {ITEMS} items of {job.expected}"))
-                    return
-    except ForebayError as exc:
-        told.send(("error", f"{type(exc).__name__}: {exc}"))
-        return
-    told.send(("done", time.monotonic() - begin))
-
-
-class Reader:
-    """A reader process, seen from its parent."""
-
-    def __init__(self, job: Job) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
-        self._told, theirs = context.Pipe(duplex=False)
-        self.job = job
-        self.process = context.Process(target=serve, args=(job, theirs), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def wait_for_item(self, until: float) -> None:
-        """Wait until it has its first item, or has ended."""
-        self._told.poll(max(until - time.monotonic(), 0))
-
-    def said(self) -> dict[str, Any]:
-        """What it told; complete once it has ended."""
-        told: dict[str, Any] = {}
-        try:
-            while self._told.poll():
-                kind, value = self._told.recv()
-                told[kind] = value
-        except (EOFError, ConnectionResetError):
-            pass
-        return told
-
-    def stacks(self) -> str:
-        """Where its threads were when its patience ended."""
-        return Path(self.job.log).read_text() if self.job.log and Path(self.job.log).exists() else ""
-
-    def kill(self) -> None:
-        """As the out-of-memory killer would."""
-        self.process.kill()
-
-    def end(self) -> None:
-        """Let go of it, killing it where it still runs."""
-        self.process.kill()
-        self.process.join(10)
-        self.process.close()
-        self._told.close()
-
-
 @dataclass
 class Campaign:
-    """One directory, one seed. ``run`` goes on until ``kills`` processes were killed."""
+    """One directory, one seed. ``run`` goes on until ``kills`` processes were ended.
+
+    ``mixed``: budgets differ. ``ballast``: a file on the cache's disk that fills it while processes are ended; a reader
+    may give up for want of room then.
+    """
 
     folder: Path
     seed: int
     budget_chunks: int = 2
+    mixed: bool = False
+    ballast: Path | None = None
     kills: int = 0
     midway: int = 0
     rounds: int = 0
     starts: list[float] = field(default_factory=list)
     slowest_round: float = 0.0
+    met: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.chunks: list[str] = []
+        self.orders: dict[tuple[str, int, int], int] = {}
         self.random = random.Random(self.seed)
         self.directory = self.folder / "cache"
-        self.budget = self.budget_chunks * CHUNK_BYTES
+        self.budget = self.budget_chunks * CHUNK_BYTES  # `run` makes it exact
+
+    @property
+    def most(self) -> int:
+        """The most bytes that may ever lie there."""
+        return self.budget * (2 if self.mixed else 1)
 
     def run(self, server: FaultServer, kills: int) -> None:
         """Round after round."""
         for name, compression in (("plain", None), ("zstd", "zstd")):
             self.chunks += put_random_dataset(server, self.folder, name, compression)
+        self.budget = self.budget_chunks * max(len(server.get(key) or b"") for key in self.chunks if "plain" in key)
         while self.kills < kills:
             self.rounds += 1
             begin = time.monotonic()
@@ -215,50 +112,113 @@ class Campaign:
             "expected": name,
             "prefetch": rng.randrange(5),
             "pace": rng.choice([0.0, 0.0, 0.002]),
+            "eviction": rng.choice(["clairvoyant", "clairvoyant", "lru"]),
+            "seed": rng.randrange(2),
             "log": str(self.folder / f"stacks-{self.rounds}-{rng.randrange(1 << 30)}.txt"),
         }
         return Job(**(job | changes))
+
+    def _jobs(self, server: FaultServer, count: int, doomed: list[int]) -> Iterator[Job]:
+        """Jobs whose windows together fit: whoever is refused is refused for what somebody dead left."""
+        rng, spare = self.random, self.budget_chunks - 1
+        generous = rng.randrange(1, count) if self.mixed else count  # the first asks for no more than `budget`
+        for number in range(count):
+            forks = rng.random() < 0.2
+            window = rng.randrange(min(spare // (1 + forks) + 1, 4) + 1)
+            spare -= max(window - 1, 0) * (1 + forks)
+            budget = self.most if number >= generous else self.budget
+            self.met |= (
+                {f"window {window}"} | ({"fork"} if forks else set()) | ({"two budgets"} if self.mixed else set())
+            )
+            yield self._job(server, epochs=1000 if number in doomed else 2, window=window, forks=forks, budget=budget)
 
     def _crash(self, server: FaultServer) -> None:
         """Two to four readers; some are killed, at random moments; the others must end, with every item."""
         rng, begin = self.random, time.monotonic()
         count = rng.randrange(2, 5)
         doomed = rng.sample(range(count), rng.randrange(1, count + 1))
-        readers = [Reader(self._job(server, epochs=1000 if n in doomed else 2)) for n in range(count)]
+        readers = [Reader(job) for job in self._jobs(server, count, doomed)]
+        if self.ballast:
+            fill(self.ballast, rng.randrange(24 * CHUNK_BYTES))
+        keepers = [Keeper(self.directory, self.budget)] if rng.random() < 0.5 else []
         try:
-            victims = [readers[number] for number in doomed]
+            victims: list[Process] = [readers[number] for number in doomed]
+            victims += [keeper for keeper in keepers if rng.random() < 0.6]
+            rng.shuffle(victims)
             for victim in victims:
-                if rng.random() < 0.7:
-                    victim.wait_for_item(begin + DEADLINE)
-                threading.Event().wait(rng.random() * 0.3)
-                victim.kill()
-                self.kills += 1
-            self._wait(victims, begin + DEADLINE)
+                self._end(victim, begin + DEADLINE)
             survivors = [reader for reader in readers if reader not in victims]
-            self._no_dead_holder(len(survivors))
+            self._see_them_end(victims, begin + DEADLINE)
+            if self.ballast:
+                self.ballast.unlink()
+            self._no_dead_holder([reader for reader in readers if reader not in victims or reader.child is not None])
+            for reader in readers:
+                if reader in victims:
+                    reader.end_child()
             self._wait(survivors, begin + DEADLINE)
             for reader in survivors:
                 self._ended_well(reader)
-            for reader in victims:
-                told = reader.said()
-                if "wrong" in told or "error" in told:
-                    raise self._violation(f"a reader, before it was killed, said {told}")
-                self.midway += "done" not in told and "first" in told
+            for keeper in keepers:
+                keeper.kill(signal.SIGINT)
+            self._see_them_end(keepers, time.monotonic() + DEADLINE)
+            for process in [*victims, *keepers]:
+                self._said_nothing_wrong(process)
         finally:
-            for reader in readers:
-                reader.end()
+            for process in [*readers, *keepers]:
+                process.end()
+
+    def _end(self, victim: Process, until: float) -> None:
+        rng = self.random
+        if rng.random() < 0.7 and isinstance(victim, Reader):
+            victim.wait_for_word(until)
+        threading.Event().wait(rng.random() * 0.3)
+        how = rng.choice(ENDS)
+        if isinstance(victim, Reader) and victim.job.forks and rng.random() < 0.6:
+            victim.kill_child(how)  # before its parent; else the parent before it, which then goes on alone
+            threading.Event().wait(rng.random() * 0.1)
+        victim.kill(how)
+        self.kills += 1
+        self.met.add(signal.Signals(how).name + (" of a keeper" if isinstance(victim, Keeper) else ""))
+
+    def _see_them_end(self, processes: Iterable[Process], until: float) -> None:
+        """Wait for the end of those that were told to end."""
+        self._wait(processes, min(until, time.monotonic() + AGAIN))
+        for process in processes:
+            if process.process.exitcode is None:  # an interrupt that came inside a callback is lost, by Python's rules
+                process.kill(signal.SIGINT)
+        self._wait(processes, until)
+        for process in processes:
+            if process.process.exitcode is None:
+                raise self._violation(f"{vars(process)} was told to end and does not")
+
+    def _said_nothing_wrong(self, process: Process) -> None:
+        told = process.said()
+        if self._gave_up(told):
+            return
+        if "wrong" in told or "error" in told:
+            raise self._violation(f"before it was ended, {vars(process)} said {told}")
+        self.midway += "done" not in told and "first" in told
+
+    def _gave_up(self, told: dict[str, Any]) -> bool:
+        """Whether it said that the disk is full, in a round in which it was."""
+        full = self.ballast is not None and "CacheFullError" in told.get("error", "")
+        self.met |= {"a full disk"} if full else set()
+        return full and "wrong" not in told
 
     def _next_run(self, server: FaultServer) -> None:
-        """The first process after the crash has its first item within a second."""
-        took = self._first_item(server, self.directory)
+        """The first process after the crash has its first item within a second, and the largest window that fits."""
+        window, budget = self.random.choice([0, self.budget_chunks]), self.random.choice([self.budget, None])
+        took = self._first_item(server, self.directory, window, budget)
         if took > NEXT_RUN:  # a busy machine is not the cache's fault: how long takes a directory that nothing befell?
-            took -= self._first_item(server, self.folder / f"fresh-{self.rounds}")
+            took -= self._first_item(server, self.folder / f"fresh-{self.rounds}", window, self.budget)
         self.starts.append(took)
         if took > NEXT_RUN:
             raise self._violation(f"the next run had its first item {took:.2f} s later than one without a crash")
 
-    def _first_item(self, server: FaultServer, directory: Path) -> float:
-        reader = Reader(self._job(server, most=1, epochs=1, pace=0.0, cache_dir=str(directory)))
+    def _first_item(self, server: FaultServer, directory: Path, window: int, budget: int | None) -> float:
+        reader = Reader(
+            self._job(server, most=1, epochs=1, pace=0.0, cache_dir=str(directory), window=window, budget=budget)
+        )
         try:
             self._wait([reader], time.monotonic() + DEADLINE)
             return float(self._ended_well(reader)["first"])
@@ -266,44 +226,53 @@ class Campaign:
             reader.end()
 
     def _ended_well(self, reader: Reader) -> dict[str, Any]:
-        code, told = reader.process.exitcode, reader.said()
+        code, told, job = reader.process.exitcode, reader.said(), reader.job
+        if self._gave_up(told):
+            return told
         if code is None and "done" not in told:
-            text = f"{reader.job}\n{reader.stacks()}\n{_tables(self.directory / 'ledger.sqlite')}"
-            raise self._violation(f"a reader did not end within {DEADLINE} s; {text}")
-        if code or "done" not in told:
-            raise self._violation(f"a reader ended with {code}: {told}; {reader.job}")
+            tables = rows(reading(self.directory / "ledger.sqlite"))
+            raise self._violation(f"a reader did not end within {DEADLINE} s; {job}\n{reader.stacks()}\n{tables}")
+        if code or "done" not in told or "wrong" in told or "error" in told:
+            raise self._violation(f"a reader ended with {code}: {told}; {job}")
+        if "order" in told and told["order"] != self.orders.setdefault((job.url, job.seed, job.window), told["order"]):
+            raise self._violation(f"another order than other readers had; {job}")
         return told
 
-    def _wait(self, readers: list[Reader], until: float) -> None:
+    def _wait(self, processes: Iterable[Process], until: float) -> None:
         """Wait for the processes to end, or for the moment."""
-        pending: set[Any] = {reader.process.sentinel for reader in readers}
+        pending: set[Any] = {process.process.sentinel for process in processes}
         while pending and (left := until - time.monotonic()) > 0:
             pending -= set(wait(list(pending), left))
 
-    def _no_dead_holder(self, living: int) -> None:
-        """Whoever looks on sees the living only."""
+    def _no_dead_holder(self, living: list[Reader]) -> None:
+        """Whoever looks on sees the living only, and nothing in the ledger is anybody else's."""
         if not (self.directory / "FORMAT").exists():
             return  # all were killed before one of them had made the directory
+        pids = {pid for reader in living for pid in (reader.process.pid, reader.child) if pid is not None}
+        read = reading(self.directory / "ledger.sqlite")
         with closing(forebay.ChunkCache(self.directory)) as cache:
             deadline = time.monotonic() + NEXT_RUN
             # A survivor that buries the dead at this moment holds their lock, until their rows are gone.
-            while (info := cache.info()).holders > living and time.monotonic() < deadline:
+            while (info := cache.info()).holders > len(pids) and time.monotonic() < deadline:
                 threading.Event().wait(0.01)
-        if info.holders > living or (not living and info.leases):
-            raise self._violation(f"{info} with {living} living processes")
+        strangers = [pid for (pid,) in read("SELECT pid FROM holders") if pid not in pids]
+        if strangers or info.holders > len(pids) or (not pids and info.leases):
+            raise self._violation(f"{info} with the living processes {pids}, and {strangers} in the ledger")
+        if found := orphans(read):
+            raise self._violation(f"nobody's: {found}")
 
     def _look(self) -> None:
         """Nobody uses the directory now, and the run after the crash was its next use."""
         left = [*_names(self.directory / "holders"), *(str(path) for path in self.directory.rglob("*.tmp"))]
         if left:
             raise self._violation(f"left behind: {left}")
-        rows = _rows(self.directory / "ledger.sqlite")
-        if any(rows.values()):
-            raise self._violation(f"left in the ledger: {json.dumps(rows)}")
+        read = reading(self.directory / "ledger.sqlite")
+        if found := rows(read) | orphans(read):
+            raise self._violation(f"left in the ledger: {json.dumps(found, default=repr)}")
         with closing(forebay.ChunkCache(self.directory)) as cache:
             problems, info = cache.verify(), cache.info()
         on_disk = sum(path.stat().st_size for path in (self.directory / "chunks").rglob("*") if path.is_file())
-        if problems or info.bytes != on_disk or on_disk > self.budget:
+        if problems or info.bytes != on_disk or on_disk > info.max_bytes or info.max_bytes > self.most:
             raise self._violation(f"{problems}, {info}, {on_disk} bytes on disk, budget {self.budget}")
 
     def _violation(self, text: str) -> Violation:
@@ -312,22 +281,3 @@ class Campaign:
 
 def _names(folder: Path) -> Iterator[str]:
     return (path.name for path in folder.iterdir())
-
-
-def _tables(ledger: Path) -> str:
-    """Who waits for what, for people."""
-    with closing(sqlite3.connect(ledger)) as connection:
-        found = {}
-        for table in ("account", "holders", "chunks", "leases", "flights"):
-            rows = connection.execute(f"SELECT * FROM {table}")
-            found[table] = [[column[0] for column in rows.description], *rows.fetchall()]
-    return "\n".join(f"{table}: {row}" for table, rows in found.items() for row in rows)
-
-
-def _rows(ledger: Path) -> dict[str, list[Any]]:
-    with closing(sqlite3.connect(ledger)) as connection:
-        return {
-            "holders": connection.execute("SELECT pid FROM holders").fetchall(),
-            "leases": connection.execute("SELECT * FROM leases").fetchall(),
-            "flights": connection.execute("SELECT temp, reserved FROM flights").fetchall(),
-        }

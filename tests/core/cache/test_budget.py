@@ -235,6 +235,46 @@ def test_a_smaller_budget_in_the_next_run_evicts_at_once(directory: Path, cache:
     again.close()
 
 
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_what_one_holder_keeps_past_a_smaller_budget_goes_with_it(directory: Path, cache: Cache, end: str) -> None:
+    """D1, E8: held when the smaller budget came, and nobody's once its holder has left or was killed."""
+    with Actor(directory) as reader:
+        reader.call("put", chunk=1, size=800)
+        with Actor(directory, max_bytes=500):
+            assert bytes_below(directory) == 800
+            reader.kill() if end == "kill" else reader.call("close")
+            assert cache.info().bytes == bytes_below(directory) == 0
+            assert cache.verify() == []
+
+
+def test_what_a_lost_flight_keeps_past_a_smaller_budget_goes_with_it(directory: Path, cache: Cache) -> None:
+    """D1: its lease holds the chunk that another fetched in its place."""
+    mine = fly(cache, 1)
+    with Actor(directory, stall=-1.0) as other:
+        assert other.call("acquire", chunk=1) == "Busy"
+        assert other.call("poll", chunk=1) == "Flight"
+        other.call("reserve", chunk=1, total=800)
+        other.call("write", chunk=1, size=800)
+        other.call("publish", chunk=1, size=800)
+        other.call("release", chunk=1)
+        with Actor(directory, max_bytes=500):
+            assert bytes_below(directory) == 800
+            mine.abort()
+            assert cache.info().bytes == bytes_below(directory) == 0
+
+
+def test_the_budget_on_record_evicts_at_once_as_one_that_is_named(directory: Path, cache: Cache) -> None:
+    """D1: it was the last one that somebody named; those who live since before had a larger one."""
+    with Actor(directory, max_bytes=500) as other:
+        other.call("close")
+    for number in (1, 2):
+        put(cache, number, 400, lease=False)
+    assert bytes_below(directory) == 800
+    with Actor(directory):
+        assert cache.max_bytes == 500
+        assert cache.info().bytes == bytes_below(directory) == 400
+
+
 def test_files_that_are_not_ours_count_and_stay(directory: Path, cache: Cache) -> None:
     """D1, D3: the budget is about the directory, whoever wrote there."""
     stranger = directory / "chunks" / "notes.txt"

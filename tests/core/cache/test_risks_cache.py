@@ -7,10 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from servers.cache_actor import Actor, bytes_below, key, put, write
+from servers.cache_actor import Actor, bytes_below, key, put, until, write
 
 from forebay._cache import Cache, Flight, Ready, open_cache
-from forebay._cache._platform import refuse_platform
+from forebay._cache._holders import sweep_unlisted
+from forebay._cache._platform import probe_locking, refuse_platform
 from forebay.exceptions import CacheError
 
 
@@ -79,6 +80,35 @@ def test_shared_memory_of_a_dead_run_stops_nobody(directory: Path, left: str) ->
         assert other.call("info")["holders"] == 2
 
 
+def test_a_probe_whose_process_was_killed_goes_with_the_next_use(directory: Path, cache: Cache) -> None:
+    """Issue 4, item 6: who opens a cache tries out a lock, and killed there leaves its file; the campaign met that."""
+    left = directory / "holders" / "probe.0123456789abcdef"
+    left.write_bytes(b"")
+    cache.gc()
+    assert not left.exists()
+
+
+def test_who_opens_a_cache_and_who_sweeps_do_not_disturb_each_other(directory: Path, cache: Cache) -> None:
+    """Risk E5: a probe is the sweeper's until it is locked; then its owner makes another."""
+    stop, folder = threading.Event(), directory / "holders"
+
+    def sweep() -> None:
+        while not stop.is_set():
+            sweep_unlisted(folder, {path.stem for path in folder.glob("*.lock")})
+
+    sweepers = [threading.Thread(target=sweep) for _ in range(3)]
+    for sweeper in sweepers:
+        sweeper.start()
+    try:
+        for _ in range(500):
+            probe_locking(folder)
+    finally:
+        stop.set()
+        for sweeper in sweepers:
+            sweeper.join()
+    assert not list(folder.glob("probe.*"))
+
+
 def test_a_lock_file_of_nobody_is_waited_for_by_nobody(directory: Path) -> None:
     """Risk E5: who lives is asked of the kernel, not of a file's being there; what nobody holds goes at once."""
     open_cache(directory, max_bytes=1000).close()
@@ -121,6 +151,17 @@ def test_looking_through_the_directory_while_chunks_get_their_names_finds_no_fau
         writer.join()
     assert failures == []
     assert cache.info().bytes == bytes_below(directory)
+
+
+def test_a_chunk_that_is_being_evicted_is_not_missing(directory: Path, cache: Cache) -> None:
+    """Issue 4, item 8: its file is gone, and the ledger does not say so yet; the crash campaign met that."""
+    path = put(cache, 1, 600, lease=False).path
+    with Actor(directory) as other:
+        assert other.call("acquire", chunk=2) == "Flight"
+        other.send("evict_slowly", chunk=2, total=600, seconds=1.0)
+        until(lambda: not path.exists(), "the eviction")
+        assert cache.verify() == []
+        other.answer()
 
 
 def test_a_thousand_tiny_chunks_are_a_thousand_bytes(directory: Path, cache: Cache) -> None:

@@ -11,14 +11,11 @@ import re
 import secrets
 from pathlib import Path
 
-from forebay import _config
 from forebay.exceptions import CacheError
 
 __all__ = ["HolderLock", "anybody_lives", "claim_if_dead", "sweep_unlisted"]
 
 _NAME = re.compile(r"[0-9a-f]{32}\.lock|probe\.[0-9a-f]{16}")
-#: Seconds after which a probe file (see `_platform.probe_locking`) must have been left by a dead process.
-_PROBE_AGE = 600.0
 
 
 class HolderLock:
@@ -89,19 +86,13 @@ def anybody_lives(folder: Path) -> bool:
 
 
 def sweep_unlisted(folder: Path, listed: set[str]) -> None:
-    """Remove lock files of dead processes that no row names: a reaper died between the row and the file."""
+    """Remove lock files of dead processes that no row names: a reaper died between the row and the file.
+
+    So do probes (see `_platform.probe_locking`) go. Who locks a file of its own later than we do makes another.
+    """
     for name in os.listdir(folder):
         if _NAME.fullmatch(name) and name.removesuffix(".lock") not in listed:
-            if name.startswith("probe.") and not _is_old(folder / name):
-                continue  # somebody opens the cache at this moment
             fd = _claim(folder / name)
             if fd is not None and fd >= 0:
                 (folder / name).unlink(missing_ok=True)
                 os.close(fd)
-
-
-def _is_old(path: Path) -> bool:
-    try:
-        return _config.wall_clock() - path.lstat().st_mtime > _PROBE_AGE
-    except FileNotFoundError:
-        return False

@@ -108,27 +108,30 @@ def _sums(connection: sqlite3.Connection) -> tuple[int, int]:
 
 def _check(ledger: Ledger, name: str, size: int, digest: str | None) -> Problem | None:
     layout = ledger.layout
+    missing = "missing", "the ledger says that it is ready"
     try:
         found = layout.size_of(name)
         if found is None:
-            kind, message = "missing", "the ledger says that it is ready"
+            kind, message = missing
         elif found != size:
             kind, message = "size", f"{found} bytes where {size} were published"
         elif digest is not None and (actual := file_digest(layout.final(name))) != digest:
             kind, message = "digest", f"{actual} where {digest} was published"
         else:
             return None
+    except FileNotFoundError:
+        kind, message = missing
     except OSError as exc:
         kind, message = "unreadable", exc.strerror or str(exc)
-    # It may have been evicted, or fetched anew, while we read.
-    current = ledger.read(
-        lambda connection: connection.execute(
-            "SELECT bytes, digest FROM chunks WHERE name = ? AND ready = 1", (name,)
-        ).fetchone()
-    )
-    if current != (size, digest) or (kind == "missing" and layout.size_of(name) is not None):
-        return None
-    return Problem(kind=kind, path=f"chunks/{name}", message=message)
+
+    def still(connection: sqlite3.Connection) -> bool:
+        query = "SELECT bytes, digest FROM chunks WHERE name = ? AND ready = 1"
+        current = connection.execute(query, (name,)).fetchone()
+        return bool(current == (size, digest)) and (kind != "missing" or layout.size_of(name) is None)
+
+    # It may have been evicted, or fetched anew, while we read. Who evicts removes the file first and says so then, in
+    # one transaction: inside of one of ours no other is half done.
+    return Problem(kind=kind, path=f"chunks/{name}", message=message) if ledger.write(still) else None
 
 
 def _leftovers(ledger: Ledger) -> list[Problem]:

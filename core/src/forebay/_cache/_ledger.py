@@ -40,7 +40,9 @@ _PATIENCE, _LAST_WAIT = 0.006, 0.001
 
 
 def _code(exc: sqlite3.Error) -> int:
-    return getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    # What SQLite calls an I/O error where a full disk has no room for the index of its log.
+    return sqlite3.SQLITE_FULL if code == sqlite3.SQLITE_IOERR_SHMSIZE else code & 0xFF
 
 
 class Ledger:

@@ -249,7 +249,7 @@ class Member:
         if self._asked is not None:
             connection.execute("UPDATE account SET budget = ?", (self._asked,))
             self.layout.record_budget(self._asked)
-            shrink(connection, self.layout, self._asked, trash)
+        shrink(connection, self.layout, self.fallback, trash)  # also to what is on record: it may be the smallest
 
     def _registered(self, lock: HolderLock, outcome: tuple[int, int | None]) -> None:
         self._number, others = outcome
@@ -272,5 +272,5 @@ def _with(
 
 def _bury(connection: sqlite3.Connection, layout: Layout, number: int) -> None:
     trash: Trash = []
-    _rows.bury(connection, layout, number, trash)
+    _recover.settle_estate(connection, layout, number, trash)
     empty_trash(trash)

@@ -44,31 +44,44 @@ def probe_locking(directory: Path) -> None:
     Raises:
         CacheCorruptError: Locks are not supported, or are granted twice (some NFS and parallel file systems).
     """
-    from filelock import lock_descriptor
+    for _ in range(100):
+        works = _probe(directory / f"probe.{secrets.token_hex(8)}", directory.parent)
+        if works is not None:
+            break
+    if not works:
+        raise CacheCorruptError(
+            f"the file system of {directory.parent} grants one lock twice, or none at all, so processes could not tell"
+            f" who lives: {remedy_text(directory.parent)}",
+            path=str(directory.parent),
+        )
 
-    path = directory / f"probe.{secrets.token_hex(8)}"
+
+def _probe(path: Path, cache: Path) -> bool | None:
+    """Whether a second lock is refused; None where somebody who sweeps was faster to lock the file than we were."""
     first = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
+        if not _lock(first, cache) or not os.fstat(first).st_nlink:
+            return None
         second = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            works = lock_descriptor(first, blocking=False) and not lock_descriptor(second, blocking=False)
-        except OSError as exc:
-            raise CacheCorruptError(
-                f"the file system of {directory.parent} cannot lock files ({exc.strerror or exc}):"
-                f" {remedy_text(directory.parent)}",
-                path=str(directory.parent),
-            ) from exc
+            return not _lock(second, cache)
         finally:
             os.close(second)
     finally:
-        os.close(first)
         path.unlink(missing_ok=True)
-    if not works:
+        os.close(first)
+
+
+def _lock(fd: int, cache: Path) -> bool:
+    from filelock import lock_descriptor
+
+    try:
+        return lock_descriptor(fd, blocking=False)
+    except OSError as exc:
         raise CacheCorruptError(
-            f"the file system of {directory.parent} grants one lock twice, so processes could not tell who lives:"
-            f" {remedy_text(directory.parent)}",
-            path=str(directory.parent),
-        )
+            f"the file system of {cache} cannot lock files ({exc.strerror or exc}): {remedy_text(cache)}",
+            path=str(cache),
+        ) from exc
 
 
 def disk_is_full(directory: Path, need: int = _TOO_LITTLE) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 
 from forebay import _config
@@ -11,9 +12,21 @@ from forebay._cache._holders import claim_if_dead, sweep_unlisted
 from forebay._cache._layout import FINAL, TEMP, Layout, Trash, empty_trash, remove
 from forebay._cache._ledger import Ledger
 from forebay._cache._platform import boot_id
+from forebay._cache._room import shrink
 from forebay._cache._rows import bury, drop_unwanted, end_flight, find, unready
 
-__all__ = ["adopt", "begin_run", "files_below", "is_dataset", "is_ours", "reap", "reap_one", "reconcile", "sweep"]
+__all__ = [
+    "adopt",
+    "begin_run",
+    "files_below",
+    "is_dataset",
+    "is_ours",
+    "reap",
+    "reap_one",
+    "reconcile",
+    "settle_estate",
+    "sweep",
+]
 
 
 def reap(ledger: Ledger, mine: int | None) -> int:
@@ -57,13 +70,19 @@ def reap_one(ledger: Ledger, holder: int, token: str) -> bool:
         return False
     trash: Trash = []
     try:
-        ledger.write(lambda connection: bury(connection, ledger.layout, holder, trash))
+        ledger.write(lambda connection: settle_estate(connection, ledger.layout, holder, trash))
         (folder / f"{token}.lock").unlink(missing_ok=True)
     finally:
         empty_trash(trash)
         if claim >= 0:
             os.close(claim)
     return True
+
+
+def settle_estate(connection: sqlite3.Connection, layout: Layout, holder: int, trash: Trash) -> None:
+    """Forget a holder that left or died, and let go of what only it kept in the cache past a smaller budget."""
+    bury(connection, layout, holder, trash)
+    shrink(connection, layout, sys.maxsize, trash)  # where no budget is known none can be passed
 
 
 def begin_run(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> None:

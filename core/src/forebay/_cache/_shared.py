@@ -302,7 +302,7 @@ class SharedCache(Cache):
 
         def forget(connection: sqlite3.Connection) -> None:
             end_flight(connection, self.layout, flight, trash)
-            self.member.settle(connection, name)
+            self._settle(connection, name)
             empty_trash(trash)
 
         self._ledger.write_or_defer(forget)
