@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from forebay._url import redact, trim_root
 from forebay.exceptions import InvalidRangeError, UnsupportedOperationError
-from forebay.types import Capabilities, ObjectInfo, RangeRead
+from forebay.types import Access, Capabilities, ObjectInfo, RangeRead
 
 __all__ = ["ASYNC_HOOKS", "Downloader", "SupportsRangeRead", "SupportsWrite", "overrides", "probe"]
 
@@ -88,6 +88,13 @@ class Downloader(ABC):
         What is cached from one is never served for the other. The values are compared as text.
         """
         return {name: options[name] for name in _LOCATING if name in options}
+
+    def describe_access(self) -> Access | None:
+        """Who asks, where, and which places were looked at for that; without a secret, for `forebay doctor`.
+
+        Makes no request. None: this backend tells nothing of it.
+        """
+        return None
 
     @abstractmethod
     def download_fileobj(self, key: str, fileobj: SupportsWrite) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from forebay.downloader import Downloader
 
 __all__ = [
+    "Access",
+    "AccessStep",
     "BackendSpec",
     "CacheInfo",
     "Capabilities",
@@ -65,6 +67,37 @@ class Capabilities:
     driver: str = "python"
     version: str | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessStep:
+    """One place where a backend looks for who asks. Nothing in it is a secret: names, paths and moments only.
+
+    ``outcome``: ``"used"``; ``"absent"``: nothing is there; ``"passed over"``: something is there and does not count,
+    ``detail`` says why; ``"not reached"``: a stronger place had some; ``"open"``: only a request tells.
+    ``options`` are the names of the options that it is about.
+    """
+
+    source: str
+    outcome: str
+    detail: str = ""
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What a downloader says of who asks, where, and how it found out; for `forebay doctor`, so without any secret.
+
+    ``tried`` is in the order in which the places are looked at. ``network`` tells of proxy and certificates. ``hints``
+    are what a person should know before anything is asked: a signature that has ended, a key that is passed over.
+    """
+
+    who: str
+    where: str = ""
+    endpoint: str | None = None
+    network: str = ""
+    tried: tuple[AccessStep, ...] = ()
+    hints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

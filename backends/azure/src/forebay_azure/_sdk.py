@@ -10,16 +10,21 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import IncompleteReadError
+from azure.core.pipeline.transport import AioHttpTransport
 from azure.identity.aio import DefaultAzureCredential
 from azure.storage.blob.aio import BlobServiceClient
 
+from forebay._config import environ
 from forebay.downloader import SupportsWrite
 from forebay_azure._options import AzureAccess
+from forebay_drivers import tls
 from forebay_drivers.credentials import Credentials, CredentialSource
 from forebay_drivers.errors import Subject
 from forebay_drivers.fsspec import AzureDialect, NativeDriver, download_options
+from forebay_drivers.proxies import proxy_for
 
 __all__ = ["make_driver"]
 
@@ -35,9 +40,21 @@ class _Files:
     def __init__(self, access: AzureAccess, source: CredentialSource | None) -> None:
         network = access.network
         self._credential = _credential(access, source)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=tls.context(network)),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        proxy = proxy_for(access.endpoint, environ())
         self.service_client = BlobServiceClient(
             access.endpoint,
             credential=self._credential,
+            transport=AioHttpTransport(
+                session=self._session,
+                connection_timeout=network.connect_timeout,
+                read_timeout=network.timeout,
+            ),
+            proxies={} if proxy is None else {"http": proxy, "https": proxy},
             retry_total=0,  # the engine's policy rules
             retry_connect=0,
             retry_read=0,
@@ -48,20 +65,13 @@ class _Files:
             max_single_put_size=_SMALL,
             max_block_size=_PIECE,
             min_large_block_upload_threshold=1,
-            connection_timeout=network.connect_timeout,
-            read_timeout=network.timeout,
-            connection_verify=str(network.ca_file) if network.ca_file is not None else network.verify_tls,
         )
         self._timeout_kwargs: dict[str, Any] = {}
-
-    @property
-    def _session(self) -> Any:
-        """The connections, for a driver that has to end them after their event loop."""
-        return getattr(self.service_client._pipeline._transport, "session", None)
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self.service_client.close()
+        await self._session.close()
         if isinstance(self._credential, DefaultAzureCredential):
             await self._credential.close()
 

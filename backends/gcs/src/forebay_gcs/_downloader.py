@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from forebay.exceptions import AuthenticationError, ConfigError
+from forebay.types import Access
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
 from forebay_drivers.facade import TwoDriverDownloader
+from forebay_gcs._describe import describe
 from forebay_gcs._errors import TABLE
 from forebay_gcs._options import OPTION_TYPES, chain_problem, machine_has_none, parse_options
 from forebay_gcs._target import parse_target
@@ -64,11 +66,9 @@ class GcsDownloader(TwoDriverDownloader):
         """The token, or what a credentials file holds."""
         return (*self._settings.auth.secrets(), *super().secrets())
 
-    def describe_access(self) -> str:
-        """Who asks, and where, in words without a secret: for `forebay doctor`."""
-        where = self._settings.endpoint or "Google's own address"
-        where += " (STORAGE_EMULATOR_HOST)" if self._settings.emulator else ""
-        return f"{self._settings.auth.describe()}, at {where}"
+    def describe_access(self) -> Access:
+        """Who asks, where, and which places were looked at for that: for `forebay doctor`."""
+        return describe(self.options, self._settings)
 
     @staticmethod
     def check_credentials(values: Mapping[str, object]) -> None:

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import io
 import json
-import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,14 @@ from gcsfs.core import GCSFileSystem, simple_upload
 from gcsfs.retry import ChecksumError, HttpError
 from yarl import URL
 
+from forebay._config import environ
 from forebay.downloader import SupportsWrite
 from forebay.types import ObjectInfo
+from forebay_drivers import tls
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.errors import Subject
 from forebay_drivers.fsspec import GcsDialect, NativeDriver, check_content_range, object_info
+from forebay_drivers.proxies import proxy_for
 from forebay_gcs._options import GcsOptions
 from forebay_gcs._target import GcsTarget
 
@@ -62,7 +64,8 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
             requester_pays=options.user_project or False,
             asynchronous=True,
             use_listings_cache=False,
-            session_kwargs={"auto_decompress": False, "trust_env": True, "connector": _connector(options)},
+            # Not trust_env: aiohttp's own rule for NO_PROXY is another one, and it would send what ~/.netrc holds.
+            session_kwargs={"auto_decompress": False, "connector": aiohttp.TCPConnector(ssl=tls.context(network))},
         )
         self.requests_timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=network.connect_timeout, sock_read=network.timeout
@@ -108,6 +111,7 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
             data=data,
             headers=self._get_headers(headers),
             timeout=self.requests_timeout,
+            proxy=proxy_for(url, environ()),
         )
 
 
@@ -195,15 +199,6 @@ def _gcsfs_token(options: GcsOptions) -> Any:
         return json.loads(auth.text) if auth.path is None else auth.path
     # Its own default goes on to anonymous where nothing is found, and takes tokens to Google to have them looked at.
     return "google_default" if auth.kind == "chain" else "anon"
-
-
-def _connector(options: GcsOptions) -> aiohttp.TCPConnector:
-    network = options.network
-    if not network.verify_tls:
-        return aiohttp.TCPConnector(ssl=False)
-    if network.ca_file is None:
-        return aiohttp.TCPConnector()
-    return aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(network.ca_file)))
 
 
 def _check(response: aiohttp.ClientResponse, body: bytes) -> None:

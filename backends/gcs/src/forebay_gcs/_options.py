@@ -14,7 +14,16 @@ from forebay._config import environ
 from forebay.exceptions import ConfigError
 from forebay_drivers.options import Network, flag, network
 
-__all__ = ["OPTION_TYPES", "Auth", "GcsOptions", "chain_problem", "machine_has_none", "parse_options"]
+__all__ = [
+    "OBSTORE_VARIABLES",
+    "OPTION_TYPES",
+    "Auth",
+    "GcsOptions",
+    "chain_file",
+    "chain_problem",
+    "machine_has_none",
+    "parse_options",
+]
 
 OPTION_TYPES: Mapping[str, type] = {
     "driver": str,
@@ -37,7 +46,8 @@ OPTION_TYPES: Mapping[str, type] = {
 #: Kinds of credentials files that obstore reads itself.
 _OBSTORE_READS = frozenset({"service_account", "authorized_user"})
 _SECRET_FIELDS = ("private_key", "private_key_id", "client_secret", "refresh_token")
-_OBSTORE_VARIABLES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
+#: What obstore alone looks at before the chain that both drivers have.
+OBSTORE_VARIABLES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
 Kind = Literal["anonymous", "bearer", "key", "callable", "chain"]
 
 
@@ -53,9 +63,8 @@ class Auth:
     def describe(self) -> str:
         """Who asks, without a secret."""
         if self.kind == "chain":
-            tried = "GOOGLE_APPLICATION_CREDENTIALS, then gcloud's file, then the machine's own identity"
             kind = _chain_type()
-            return f"the SDK's own chain ({tried}): {f'a file of type {kind}' if kind else 'no file was found'}"
+            return f"the SDK's own chain: {f'a file of type {kind}' if kind else 'no file was found'}"
         words = {"anonymous": "nobody (anonymous)", "bearer": "a bearer token", "callable": "the credentials callable"}
         return words.get(self.kind) or f"a credentials file of type {self.type}"
 
@@ -205,15 +214,20 @@ def machine_has_none(auth: Auth) -> bool:
     """Whether it is known without asking that the chain ends in nothing: no file, and a machine not to be asked."""
     if auth.kind != "chain" or environ().get("NO_GCE_CHECK", "").lower() != "true":
         return False
-    return _chain_type() is None and not any(environ().get(name) for name in _OBSTORE_VARIABLES)
+    return _chain_type() is None and not any(environ().get(name) for name in OBSTORE_VARIABLES)
 
 
 def _chain_type() -> str | None:
     """The type of the file that the SDK's own chain begins with; None where there is none."""
+    return chain_file()[1]
+
+
+def chain_file() -> tuple[Path, str | None]:
+    """The file that the SDK's own chain begins with, and its type; None where it is none, or not there."""
     named = environ().get("GOOGLE_APPLICATION_CREDENTIALS")
     home = Path(environ().get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser())
     path = Path(named) if named else home / "application_default_credentials.json"
     try:
-        return _type_of(path.read_text(encoding="utf-8"))
+        return path, _type_of(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
-        return None
+        return path, None

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from forebay.exceptions import AuthenticationError, ConfigError
-from forebay.types import Capabilities
+from forebay.types import Access, Capabilities
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
 from forebay_drivers.facade import TwoDriverDownloader, split_root
+from forebay_s3._describe import describe
 from forebay_s3._errors import TABLE
 from forebay_s3._options import OPTION_TYPES, S3Options, parse_options
 
@@ -80,21 +81,9 @@ class S3Downloader(TwoDriverDownloader):
         """Not where another option is the one."""
         return self._settings.callable_credentials
 
-    def describe_access(self) -> str:
-        """Who asks, and where, in words without a secret: for `forebay doctor`."""
-        settings = self._settings
-        if settings.anonymous:
-            who = "nobody (anonymous)"
-        elif settings.callable_credentials:
-            who = "the credentials callable"
-        elif settings.keys is not None:
-            who = "an access key" + (" with a session token" if settings.keys.session_token else "")
-        elif settings.fetched_by is not None:
-            who = f"the profile {settings.profile!r} through {settings.fetched_by}"
-        else:
-            who = "the SDK's own chain (web identity, container, the machine's identity): no key was found"
-        where = settings.endpoint_url or f"AWS, region {settings.region}"
-        return f"{who}, at {where} ({'path' if settings.path_style else 'virtual-host'} style)"
+    def describe_access(self) -> Access:
+        """Who asks, where, and which places were looked at for that: for `forebay doctor`."""
+        return describe(self.options, self._settings)
 
     @staticmethod
     def check_credentials(values: Mapping[str, object]) -> None:

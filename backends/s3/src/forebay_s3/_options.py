@@ -16,7 +16,7 @@ from forebay.exceptions import ConfigError
 from forebay_drivers.options import Network, flag, network, wanted_driver
 from forebay_s3._profile import Profile, find_profile
 
-__all__ = ["OPTION_TYPES", "Keys", "S3Options", "parse_options"]
+__all__ = ["OPTION_TYPES", "Keys", "S3Options", "meant_option", "parse_options"]
 
 OPTION_TYPES: Mapping[str, type] = {
     "driver": str,
@@ -82,7 +82,7 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
         ConfigError: A value that cannot be used, half of a pair of keys, or a profile that is not there.
     """
     env = environ()
-    who = _who(options)
+    who = meant_option(options)
     named = _text(options, "profile") if who == "profile" else None
     keys, profile = None, None
     if who == "keys":
@@ -110,11 +110,12 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
         metadata_endpoint=env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or env.get("AWS_METADATA_ENDPOINT"),
         machine_has_none=searched and _machine_has_none(env),
         requester_pays=flag(options, "requester_pays", default=False),
-        network=network(options),
+        network=network(options, "AWS_CA_BUNDLE"),
     )
 
 
-def _who(options: Mapping[str, object]) -> str | None:
+def meant_option(options: Mapping[str, object]) -> str | None:
+    """The strongest option that says who asks: anonymous, credentials, profile, or keys for a pair; None: no option."""
     for name in options:
         if (
             name not in _WHO

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioCredentials
+from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.credentials import ReadOnlyCredentials
 from s3fs import S3FileSystem
@@ -15,9 +19,11 @@ from s3fs import S3FileSystem
 from forebay._config import environ
 from forebay.downloader import SupportsWrite
 from forebay.types import ObjectInfo
+from forebay_drivers import tls
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.errors import Subject
 from forebay_drivers.fsspec import NativeDriver, S3Dialect
+from forebay_drivers.options import Network
 from forebay_drivers.proxies import proxy_for
 from forebay_s3._options import S3Options
 
@@ -62,7 +68,8 @@ def _filesystem(options: S3Options, source: CredentialSource | None) -> S3FileSy
         s3_additional_kwargs={"RequestPayer": "requester"} if options.requester_pays else {},
         client_kwargs={
             "region_name": options.region,
-            "verify": str(net.ca_file) if net.ca_file is not None else net.verify_tls,
+            # Only its truth counts where `_sessions` works.
+            "verify": str(net.ca_file) if net.verify_tls and net.ca_file is not None else net.verify_tls,
         },
         config_kwargs={
             "s3": {"addressing_style": "path" if options.path_style else "virtual"},
@@ -75,6 +82,7 @@ def _filesystem(options: S3Options, source: CredentialSource | None) -> S3FileSy
             "connect_timeout": net.connect_timeout,
             "read_timeout": net.timeout,
             "max_pool_connections": _POOL,
+            **_sessions(net),
         },
     )
     fs.retries = 1  # the engine retries, with jitter and a budget
@@ -85,6 +93,21 @@ def _proxies(options: S3Options) -> dict[str, str]:
     """The proxy by the rules that obstore has; botocore reads ``NO_PROXY`` in another way."""
     proxy = proxy_for(options.endpoint_url or f"https://s3.{options.region}.amazonaws.com", environ())
     return {} if proxy is None else {"http": proxy, "https": proxy}
+
+
+def _sessions(net: Network) -> dict[str, Any]:
+    """The SDK's connections with the authorities that every driver trusts; by itself it takes certifi's.
+
+    Releases before 3 of aiobotocore do not let one choose: there ``ca_file`` alone is trusted.
+    """
+    if "http_session_cls" not in inspect.signature(AioConfig.__init__).parameters:
+        return {}
+
+    class Session(AIOHTTPSession):  # type: ignore[misc]
+        def _build_verify_context(self) -> ssl.SSLContext:
+            return tls.context(net)
+
+    return {"http_session_cls": Session}
 
 
 class _SourceCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocore ships no types

@@ -24,7 +24,7 @@ from forebay.exceptions import (
 )
 from forebay.types import BackendSpec
 
-__all__ = ["Resolved", "alias_backend", "choose", "load_class", "make", "open_downloader", "resolve"]
+__all__ = ["EXPLICIT", "Resolved", "alias_backend", "choose", "load_class", "make", "open_downloader", "resolve"]
 
 EXPLICIT = "options="
 
