@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections import Counter
@@ -49,12 +50,14 @@ class Proxy:
         port: Of the server behind it.
         plan: What goes wrong.
         host: Sent as Host instead of the client's, for servers that know themselves by one name only.
+        tls: What it shows of itself to clients; the server behind it is always asked in the clear.
     """
 
-    def __init__(self, port: int, plan: Plan, *, host: str | None = None) -> None:
+    def __init__(self, port: int, plan: Plan, *, host: str | None = None, tls: ssl.SSLContext | None = None) -> None:
         self._behind = port
         self._plan = plan
         self._host = host
+        self._tls = tls
         self.port = 0
         self.requests = 0
         self.faults: Counter[str] = Counter()
@@ -66,7 +69,7 @@ class Proxy:
     @property
     def endpoint(self) -> str:
         """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Proxy:
         self._thread.start()
@@ -84,7 +87,7 @@ class Proxy:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, limit=1 << 20)
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, limit=1 << 20, ssl=self._tls)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
