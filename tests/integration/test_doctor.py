@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 from servers.azurite import Azurite
+from servers.command import forebay
 from servers.fakegcs import FakeGcs
 from servers.nginx import Nginx
 from servers.process import free_port
@@ -34,15 +33,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own; whatever it prints is looked through for the secrets in play."""
     arguments = [part for name, value in options.items() for part in ("-O", f"{name}={value}")]
-    done = subprocess.run(
-        [sys.executable, "-m", "forebay", command, *flags, url, *arguments],
-        cwd=place,
-        env={**os.environ, "NO_PROXY": "*", **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = forebay(place, command, *flags, url, *arguments, **env)
     held = {str(value) for name, value in options.items() if name in ("token", "account_key", "secret_access_key")}
     held |= {text for name, text in env.items() if name.endswith(("_KEY", "_SECRET", "_TOKEN"))}
     held |= {WRONG, Azurite.KEY, Weed.SECRET, FakeGcs.TOKEN}

@@ -109,6 +109,7 @@ class TwoDriverDownloader(Downloader):
     @classmethod
     def probe_driver(cls, options: Mapping[str, object]) -> Capabilities:
         """Which driver serves this process, and why."""
+        wanted_driver(options, cls.name)
         choice = cls._choose(options)
         works = choice.error is None
         return Capabilities(
