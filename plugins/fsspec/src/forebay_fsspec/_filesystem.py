@@ -13,7 +13,13 @@ from forebay._fetch import shared_downloader
 from forebay._registry import resolve
 from forebay._url import redact, split_object, trim_root
 from forebay.downloader import Downloader
-from forebay.exceptions import AccessDeniedError, InvalidURLError, ObjectNotFoundError, UnsupportedOperationError
+from forebay.exceptions import (
+    AccessDeniedError,
+    ConfigError,
+    InvalidURLError,
+    ObjectNotFoundError,
+    UnsupportedOperationError,
+)
 from forebay.types import ObjectInfo
 from forebay_fsspec._file import CachedFile
 from forebay_fsspec._patience import patiently
@@ -22,6 +28,11 @@ from forebay_fsspec._target import target_options, target_prefix
 __all__ = ["ForebayFileSystem"]
 
 T = TypeVar("T")
+#: What fsspec itself gives to any file system.
+_FSSPEC_OWN = frozenset(
+    {"asynchronous", "batch_size", "listings_expiry_time", "loop", "max_paths", "skip_instance_cache",
+     "use_listings_cache"}
+)  # fmt: skip
 
 
 class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships no types
@@ -57,6 +68,7 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
         fo: str | None = None,
         **kwargs: Any,
     ) -> None:
+        _refuse_strangers(kwargs)
         super().__init__(**kwargs)
         self._options = _joined(options, target_protocol, target_options)
         self._cache: dict[str, Any] = {
@@ -209,6 +221,18 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
         except InvalidURLError:
             return shared_downloader(resolved, str(resolved.url)), ""
         return shared_downloader(resolved, root), f"{key}/" if key else ""
+
+
+def _refuse_strangers(kwargs: Mapping[str, object]) -> None:
+    """Nothing is dropped in silence: fsspec's base class takes any word and uses none of these."""
+    for name in kwargs:
+        if name not in _FSSPEC_OWN:
+            raise ConfigError(
+                f"forebay:// takes no argument {name!r}; Forebay's options go into options={{…}}, those that fsspec's"
+                f" file system of the inner URL would take into target_options={{…}} with target_protocol='s3' and the"
+                f" like, or into a chain: forebay::s3://…, s3={{…}}",
+                option=name,
+            )
 
 
 def _joined(
