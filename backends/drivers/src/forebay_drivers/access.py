@@ -46,11 +46,11 @@ def in_order(places: Iterable[Place]) -> Iterator[AccessStep]:
     taken = False
     for place in places:
         detail = place.found or ""
-        if taken:
-            outcome = "not reached" if place.found is None or place.unsure else "passed over"
-            detail = "" if outcome == "not reached" else f"{detail}; a stronger place is used".lstrip("; ")
-        elif place.useless is not None:
+        if place.useless is not None:
             outcome, detail = "passed over", place.useless
+        elif taken:
+            outcome = "not reached" if place.found is None or place.unsure else "passed over"
+            detail = "" if outcome == "not reached" else f"{detail}; a stronger place is used"
         elif place.unsure:
             outcome, taken = "open", True
         elif place.found is None:
