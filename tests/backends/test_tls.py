@@ -182,6 +182,8 @@ def test_real_servers_behind_tls(
 
 def test_words_for_doctor_name_the_files(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert tls.trusted(Network()) == "certificates of the system are trusted"
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", files["own"])
+    assert "REQUESTS_CA_BUNDLE is another library's: not read" in tls.trusted(Network()), "its owner thinks it is"
     monkeypatch.setenv("SSL_CERT_FILE", files["own"])
     words = tls.trusted(Network(ca_file=Path(files["other"]), ca_origin="AWS_CA_BUNDLE"))
     assert files["own"] in words

@@ -104,6 +104,7 @@ def test_user_in_a_cloud_url_is_refused(fakegcs: FakeGcs, tmp_path: Path) -> Non
     """A bucket has no user: nothing is cut off and sent, and no password is shown."""
     endpoint = f"http://127.0.0.1:{free_port()}"
     for url, options in (
+        ("s3://user:open-sesame@bench/a.bin", {"endpoint_url": endpoint, "anonymous": "true"}),
         ("gs://user:open-sesame@bench/a.bin", {"endpoint_url": endpoint, "token": fakegcs.TOKEN}),
         ("az://user:open-sesame@bench/a.bin", {"endpoint_url": endpoint, "account_name": "lakeaccount"}),
     ):

@@ -69,7 +69,9 @@ def trusted(network: Network) -> str:
     env = environ()
     named = [f"{env[name]} ({name})" for name in (FILE, FOLDER) if env.get(name)]
     besides = f" and {network.ca_file} ({network.ca_origin})" if network.ca_file is not None else ""
-    return f"certificates of {' and '.join(named) or 'the system'}{besides} are trusted"
+    others = [name for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE") if env.get(name) and not env.get(FILE)]
+    unread = f" ({' and '.join(others)} is another library's: not read)" if others else ""
+    return f"certificates of {' and '.join(named) or 'the system'}{besides} are trusted{unread}"
 
 
 def _folders(env: Mapping[str, str]) -> list[Path]:
