@@ -24,7 +24,6 @@ class GcsDownloader(TwoDriverDownloader):
     sdk: ClassVar[str] = "gcsfs"
     sdk_hint: ClassVar[str] = "pip install 'gcsfs>=2025.2'"
     table: ClassVar[ErrorTable] = TABLE
-    checksums: ClassVar[Mapping[str, tuple[str, ...]]] = {"fsspec": ("md5",)}
     option_types: ClassVar[Mapping[str, type] | None] = OPTION_TYPES
 
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
@@ -59,6 +58,11 @@ class GcsDownloader(TwoDriverDownloader):
     def obstore_refusal(cls, options: Mapping[str, object]) -> str | None:
         """Credentials that only Google's own library reads."""
         return chain_problem(parse_options(options).auth)
+
+    @classmethod
+    def store_checksums(cls, options: Mapping[str, object], driver: str) -> tuple[str, ...]:
+        """What GCS keeps of every object, MD5 of all but composed ones; obstore shows none."""
+        return ("crc32c", "md5") if driver == "fsspec" else ()
 
     def secrets(self) -> tuple[str, ...]:
         """The token, or what a credentials file holds."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from forebay.exceptions import AuthenticationError, ConfigError
-from forebay.types import Capabilities
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
@@ -56,11 +54,10 @@ class S3Downloader(TwoDriverDownloader):
         return {} if endpoint is None else {"endpoint_url": endpoint}
 
     @classmethod
-    def probe_driver(cls, options: Mapping[str, object]) -> Capabilities:
-        """Which driver serves this process, and why. The SDK checks checksums, where S3 itself gives them."""
-        said = super().probe_driver(options)
-        checked = said.driver == "fsspec" and parse_options(options).aws
-        return replace(said, checksums=("crc32", "sha1", "sha256")) if checked else said
+    def store_checksums(cls, options: Mapping[str, object], driver: str) -> tuple[str, ...]:
+        """S3's own, where it is asked for them; obstore shows none."""
+        asked = driver == "fsspec" and parse_options(options).asks_checksums
+        return ("crc64nvme", "crc32c", "crc32", "sha1", "sha256") if asked else ()
 
     @classmethod
     def obstore_refusal(cls, options: Mapping[str, object]) -> str | None:

@@ -71,6 +71,7 @@ class S3Options:
     fetched_by: str | None = None
     metadata_endpoint: str | None = None
     machine_has_none: bool = False
+    asks_checksums: bool = True
     requester_pays: bool = False
     network: Network = field(default_factory=Network)
 
@@ -109,6 +110,7 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
         fetched_by=profile.fetched if profile is not None and keys is None else None,
         metadata_endpoint=env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or env.get("AWS_METADATA_ENDPOINT"),
         machine_has_none=searched and _machine_has_none(env),
+        asks_checksums=_asks_checksums(env, profile, endpoint),
         requester_pays=flag(options, "requester_pays", default=False),
         network=network(options),
     )
@@ -158,7 +160,9 @@ def _settings_of(env: Mapping[str, str]) -> Profile | None:
         found = find_profile(None, env)
     except ConfigError:
         return None  # AWS_PROFILE names none, and nobody needs it: the keys in the environment are the stronger ones
-    return None if found is None else Profile(name=found.name, region=found.region, endpoint_url=found.endpoint_url)
+    if found is None:
+        return None
+    return Profile(name=found.name, region=found.region, endpoint_url=found.endpoint_url, checksums=found.checksums)
 
 
 def _endpoint(options: Mapping[str, object], env: Mapping[str, str], profile: Profile | None) -> str | None:
@@ -203,6 +207,12 @@ def _path_style(options: Mapping[str, object], bucket: str, endpoint: str | None
 def _is_aws(endpoint: str | None) -> bool:
     """Whether it is S3 itself, or something that is only like it."""
     return endpoint is None or (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+
+def _asks_checksums(env: Mapping[str, str], profile: Profile | None, endpoint: str | None) -> bool:
+    """Whether checksums are asked for, by the AWS SDK's own setting: S3 has them, others may refuse the header."""
+    said = env.get("AWS_RESPONSE_CHECKSUM_VALIDATION") or (profile.checksums if profile is not None else None)
+    return _is_aws(endpoint) if said is None else said.lower() == "when_supported"
 
 
 def _machine_has_none(env: Mapping[str, str]) -> bool:
