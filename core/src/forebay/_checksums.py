@@ -91,6 +91,7 @@ def _makers() -> dict[str, Callable[[], Checksum]]:
     except ImportError:
         pass
     else:
-        found["crc64nvme"] = lambda: _Crc(checksums.crc64nvme, 16)
+        if hasattr(checksums, "crc64nvme"):  # since 0.23
+            found["crc64nvme"] = lambda: _Crc(checksums.crc64nvme, 16)
         found.setdefault("crc32c", lambda: _Crc(checksums.crc32c, 8))
     return {name: found[name] for name in _SIZES if name in found}
