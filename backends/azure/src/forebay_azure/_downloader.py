@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from forebay.exceptions import AuthenticationError, ConfigError
 from forebay_azure._errors import TABLE
-from forebay_azure._options import OPTION_TYPES, access, machine_has_none
+from forebay_azure._options import OPTION_TYPES, access, join, machine_has_none
 from forebay_azure._target import parse_target
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
@@ -29,6 +29,11 @@ class AzureDownloader(TwoDriverDownloader):
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
         super().__init__(root, options)
         self._access = access(parse_target(self.root), self.options)
+
+    @classmethod
+    def join_options(cls, root: str, layers: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+        """The URL's signature, else the strongest place that says who asks, is the only one to do so."""
+        return join(root, layers)
 
     @classmethod
     def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:

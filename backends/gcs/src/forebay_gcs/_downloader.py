@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from forebay.exceptions import AuthenticationError, ConfigError
@@ -11,7 +11,7 @@ from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
 from forebay_drivers.facade import TwoDriverDownloader
 from forebay_gcs._errors import TABLE
-from forebay_gcs._options import OPTION_TYPES, chain_problem, machine_has_none, parse_options
+from forebay_gcs._options import OPTION_TYPES, chain_problem, join, machine_has_none, parse_options
 from forebay_gcs._target import parse_target
 
 __all__ = ["GcsDownloader"]
@@ -30,6 +30,11 @@ class GcsDownloader(TwoDriverDownloader):
         super().__init__(root, options)
         self._target = parse_target(self.root)
         self._settings = parse_options(self.options)
+
+    @classmethod
+    def join_options(cls, root: str, layers: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+        """The strongest place that says who asks is the only one to do so."""
+        return join(layers)
 
     @classmethod
     def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from forebay.exceptions import AuthenticationError, ConfigError
@@ -11,7 +11,7 @@ from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
 from forebay_drivers.facade import TwoDriverDownloader, split_root
 from forebay_s3._errors import TABLE
-from forebay_s3._options import OPTION_TYPES, S3Options, parse_options
+from forebay_s3._options import OPTION_TYPES, S3Options, join, parse_options
 
 __all__ = ["S3Downloader"]
 
@@ -46,6 +46,11 @@ class S3Downloader(TwoDriverDownloader):
         from forebay_s3._s3fs import make_driver
 
         return make_driver(self._bucket, self._prefix, self._settings, subject, credentials)
+
+    @classmethod
+    def join_options(cls, root: str, layers: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+        """The strongest place that says who asks is the only one to do so; a session token belongs to its key."""
+        return join(layers)
 
     @classmethod
     def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:

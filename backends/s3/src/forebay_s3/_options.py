@@ -6,17 +6,17 @@ another value by itself and an explicit option is the stronger one on every path
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from forebay._config import environ
 from forebay._url import redact
 from forebay.exceptions import ConfigError
-from forebay_drivers.options import Network, flag, network, wanted_driver
+from forebay_drivers.options import Network, flag, network, one_who, says_who, wanted_driver
 from forebay_s3._profile import Profile, find_profile
 
-__all__ = ["OPTION_TYPES", "Keys", "S3Options", "parse_options"]
+__all__ = ["OPTION_TYPES", "Keys", "S3Options", "join", "parse_options"]
 
 OPTION_TYPES: Mapping[str, type] = {
     "driver": str,
@@ -43,7 +43,8 @@ OPTION_TYPES: Mapping[str, type] = {
 _STYLES = ("auto", "path", "virtual")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 # Options that say who asks. The mapping holds the strongest layer first, so the first of them in it is the one meant.
-_WHO = {"anonymous", "credentials", "access_key_id", "secret_access_key", "profile"}
+_WHO = ("anonymous", "credentials", "access_key_id", "secret_access_key", "profile")
+_KEYS = ("access_key_id", "secret_access_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,26 @@ class S3Options:
     asks_checksums: bool = True
     requester_pays: bool = False
     network: Network = field(default_factory=Network)
+
+
+def join(layers: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Join layers of options, the strongest first: it alone says who asks.
+
+    A key and its secret may stand in two places, as long as neither is given twice. A session token belongs to the
+    place of the key; joined to another's it would only have the request refused.
+    """
+    joined = one_who(layers, (*_WHO, "session_token"))
+    first = next((layer for layer in layers if says_who(layer, _WHO)), {})
+    given = [name for name in _KEYS if first.get(name) is not None]
+    if len(given) == 1 and not any(first.get(name) for name in ("credentials", "profile", "anonymous")):
+        (have,) = given
+        missing = _KEYS[1 - _KEYS.index(have)]
+        other = next((layer for layer in layers if layer.get(missing) is not None), {})
+        if other.get(have) is None and other.get(missing) is not None:
+            token = (first if have == "access_key_id" else other).get("session_token")
+            joined.pop("session_token", None)
+            joined |= {missing: other[missing], **({} if token is None else {"session_token": token})}
+    return joined
 
 
 def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:

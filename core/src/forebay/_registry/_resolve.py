@@ -65,8 +65,9 @@ def resolve(url: str | os.PathLike[str] | URL, options: Mapping[str, object] | N
         layers.append(Layer(f"[scheme.{alias.scheme}] in {settings.source}", alias.options))
     cls = load_class(spec)
     names = {claim.spec.name for claim in loaded().claims} | set(in_process_registrations())
-    merged, origins = merge_options(spec.name, cls.option_types, layers, names)
     target = _retarget(parsed, spec, wanted, origin)
+    join = functools.partial(cls.join_options, str(target))
+    merged, origins = merge_options(spec.name, cls.option_types, layers, names, join)
     return Resolved(url=target, backend=spec, cls=cls, options=merged, remote=spec.remote, origins=origins)
 
 
