@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from forebay._options import strongest
 from forebay._url import redact, trim_root
 from forebay.exceptions import InvalidRangeError, UnsupportedOperationError
 from forebay.types import Access, Capabilities, ObjectInfo, RangeRead
@@ -80,6 +81,15 @@ class Downloader(ABC):
         The default answers for a backend without a native library: nothing stands in the way of its hooks.
         """
         return Capabilities(native_async=True, driver="python")
+
+    @classmethod
+    def join_options(cls, root: str, layers: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+        """Join what was said in several places, the strongest first: ``options=``, ``forebay.toml``, the environment.
+
+        The default takes each option from the first place that has it. A backend overrides it where options belong
+        together, as a key and its secret do, or exclude each other.
+        """
+        return strongest(layers)
 
     @classmethod
     def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:

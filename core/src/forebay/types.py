@@ -32,7 +32,8 @@ class ObjectInfo:
     """What a store says of one object.
 
     ``etag`` is the validator as the server spells it, quotes and ``W/`` included; ``version`` is a generation or
-    version id. Unknown facts are None.
+    version id. ``checksums`` are the store's own of the whole object as it is stored, each ``"algorithm:hex"``: an
+    empty tuple where the store has none. Unknown facts are None.
     """
 
     key: str
@@ -40,6 +41,8 @@ class ObjectInfo:
     etag: str | None = None
     version: str | None = None
     last_modified: datetime | None = None
+    # What is said of an object in one way and not in another is no difference between two objects.
+    checksums: tuple[str, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +57,9 @@ class RangeRead:
 class Capabilities:
     """What a downloader can do in this process.
 
-    ``native_async``: at least one overridden async hook works here. ``checksums``: names of the store's own checksums
-    that the driver shows. ``reason``: why this driver was taken, in words.
+    ``native_async``: at least one overridden async hook works here. ``checksums``: the algorithms of the store's own
+    checksums that bodies are compared with, where the store has one of an object. ``reason``: why this driver was
+    taken, in words.
     """
 
     native_async: bool = False

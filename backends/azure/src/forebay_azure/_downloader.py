@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from forebay._config import log_once
@@ -11,7 +11,7 @@ from forebay.exceptions import AuthenticationError, ConfigError
 from forebay.types import Access
 from forebay_azure._describe import describe, ended
 from forebay_azure._errors import TABLE
-from forebay_azure._options import OPTION_TYPES, access, foreign_credentials, machine_has_none
+from forebay_azure._options import OPTION_TYPES, access, foreign_credentials, join, machine_has_none
 from forebay_azure._target import parse_target
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
@@ -28,13 +28,17 @@ class AzureDownloader(TwoDriverDownloader):
     sdk: ClassVar[str] = "adlfs"
     sdk_hint: ClassVar[str] = "pip install 'adlfs>=2025.8'"
     table: ClassVar[ErrorTable] = TABLE
-    checksums: ClassVar[Mapping[str, tuple[str, ...]]] = {"fsspec": ("md5",)}
     option_types: ClassVar[Mapping[str, type] | None] = OPTION_TYPES
 
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
         super().__init__(root, options)
         self._target = parse_target(self.root)
         self._access = access(self._target, self.options)
+
+    @classmethod
+    def join_options(cls, root: str, layers: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+        """The URL's signature, else the strongest place that says who asks, is the only one to do so."""
+        return join(root, layers)
 
     @classmethod
     def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
@@ -75,6 +79,11 @@ class AzureDownloader(TwoDriverDownloader):
         over = ended(self._access)
         if over is not None:
             raise failure(AuthenticationError, over, subject(""))
+
+    @classmethod
+    def store_checksums(cls, options: Mapping[str, object], driver: str) -> tuple[str, ...]:
+        """The MD5 that a blob's writer left; obstore does not show it."""
+        return ("md5",) if driver == "fsspec" else ()
 
     def secrets(self) -> tuple[str, ...]:
         """The key or the signature."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from forebay._config import environ
 from forebay.exceptions import ConfigError
-from forebay_azure._target import AzureTarget, account_in_host, is_local
-from forebay_drivers.options import Network, flag, network
+from forebay_azure._target import AzureTarget, account_in_host, is_local, parse_target
+from forebay_drivers.options import Network, flag, network, one_who, says_who
 
 __all__ = [
     "EMULATOR_ACCOUNT",
@@ -24,6 +25,7 @@ __all__ = [
     "AzureAccess",
     "access",
     "foreign_credentials",
+    "join",
     "machine_has_none",
 ]
 
@@ -150,6 +152,45 @@ def access(target: AzureTarget, options: Mapping[str, object]) -> AzureAccess:
         container=target.container,
         prefix=target.prefix,
     )
+
+
+def join(root: str, layers: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Join layers of options, the strongest first and as strong as the URL, whose signature is a way to say who asks.
+
+    A weaker connection string still says where. What a weaker place says of another account than the one that is named
+    by a stronger one is about somebody else's blobs.
+    """
+    target: AzureTarget | None = None
+    with suppress(ConfigError):  # raised when the URL is opened
+        target = parse_target(root)
+    account = None if target is None else target.account
+    said = target is not None and target.sas is not None
+    kept: list[Mapping[str, object]] = []
+    for place, layer in enumerate(layers):
+        known = _where(layer)
+        if place and account is not None and known.get("account_name") not in (None, account):
+            layer = {name: value for name, value in layer.items() if name not in (*_WAYS, *known)}
+        elif place and said:
+            layer = {**known, **{name: value for name, value in layer.items() if name not in _WAYS}}
+        kept.append(layer)
+        said = said or says_who(layer, _WAYS)
+        account = account or known.get("account_name")
+    return one_who(kept, _WAYS)
+
+
+def _where(layer: Mapping[str, object]) -> dict[str, str]:
+    """Account and endpoint, as one place names them."""
+    found = {name: layer.get(name) for name in ("account_name", "endpoint_url")}
+    text = layer.get("connection_string")
+    if isinstance(text, str):
+        with suppress(ConfigError):  # raised where it is the one that says who asks
+            known = _from_connection_string(text, "option 'connection_string'")
+            found = {"account_name": known.account, "endpoint_url": known.endpoint, **_given(found)}
+    return _given(found)
+
+
+def _given(found: Mapping[str, object]) -> dict[str, str]:
+    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 def _from_options(target: AzureTarget, options: Mapping[str, object]) -> _Known:

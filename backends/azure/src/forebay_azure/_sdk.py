@@ -6,24 +6,21 @@ fsspec's; its SDK does neither. Every read is one request whose headers tell eta
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
-from azure.core.exceptions import IncompleteReadError
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.identity.aio import DefaultAzureCredential
 from azure.storage.blob.aio import BlobServiceClient
 
 from forebay._config import environ
-from forebay.downloader import SupportsWrite
 from forebay_azure._options import AzureAccess
 from forebay_drivers import tls
 from forebay_drivers.credentials import Credentials, CredentialSource
 from forebay_drivers.errors import Subject
-from forebay_drivers.fsspec import AzureDialect, NativeDriver, download_options
+from forebay_drivers.fsspec import AzureDialect, NativeDriver, Target, blob_info, download_options
 from forebay_drivers.proxies import proxy_for
 
 __all__ = ["make_driver"]
@@ -80,17 +77,13 @@ class _Dialect(AzureDialect):
     async def awarm(self, fs: Any) -> None:
         """The SDK opens its session under a lock of its own."""
 
-    async def astream(self, fs: Any, path: str, fileobj: SupportsWrite) -> bool:
-        """Piece by piece, all of one etag; the store's MD5, where it has one, is compared."""
+    async def astream(self, fs: Any, path: str, target: Target) -> bool:
+        """Piece by piece, all of one etag."""
         container, name = self.split(path)
-        body = await fs.service_client.get_blob_client(container, name).download_blob(**download_options(name))
-        digest = hashlib.md5(usedforsecurity=False)
+        body = await fs.service_client.get_blob_client(container, name).download_blob(**download_options())
+        target.expect(blob_info(name, body.properties).checksums)
         async for piece in body.chunks():
-            digest.update(piece)
-            fileobj.write(piece)
-        promised = body.properties.content_settings.content_md5
-        if promised is not None and bytes(promised) != digest.digest():
-            raise IncompleteReadError("the MD5 of the body is another than the store's")
+            target.write(piece)
         return True
 
     async def aclose(self, fs: Any) -> None:

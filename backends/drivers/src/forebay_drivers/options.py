@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,17 @@ from forebay._config import environ
 from forebay.exceptions import ConfigError
 from forebay_drivers import tls
 
-__all__ = ["DRIVERS", "Network", "certificate_file", "flag", "network", "seconds", "wanted_driver"]
+__all__ = [
+    "DRIVERS",
+    "Network",
+    "certificate_file",
+    "flag",
+    "network",
+    "one_who",
+    "says_who",
+    "seconds",
+    "wanted_driver",
+]
 
 DRIVERS = ("obstore", "fsspec")
 
@@ -28,6 +38,26 @@ class Network:
     verify_tls: bool = True
     ca_file: Path | None = None
     ca_origin: str = "ca_file"
+
+
+def says_who(layer: Mapping[str, object], who: Collection[str]) -> bool:
+    """Whether one of the options ``who`` is given; ``anonymous = false`` says nothing."""
+    return any(layer.get(name) is not None and layer.get(name) is not False for name in who)
+
+
+def one_who(layers: Sequence[Mapping[str, object]], who: Collection[str]) -> dict[str, object]:
+    """Join layers of options, where the strongest that says who asks is the only one to do so.
+
+    Credentials of two places are never joined: an explicit one needs no change of what ``forebay.toml`` says.
+    """
+    joined: dict[str, object] = {}
+    said = False
+    for layer in layers:
+        for name, value in layer.items():
+            if not (said and name in who):
+                joined.setdefault(name, value)
+        said = said or says_who(layer, who)
+    return joined
 
 
 def network(options: Mapping[str, object], bundle: str | None = None) -> Network:

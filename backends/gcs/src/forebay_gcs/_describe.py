@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from forebay._config import environ
 from forebay.types import Access
 from forebay_drivers.access import Place, in_order, network_words
-from forebay_gcs._options import OBSTORE_VARIABLES, Auth, GcsOptions, chain_file, machine_has_none
+from forebay_gcs._options import ACCOUNT_KEY, ACCOUNT_PATHS, Auth, GcsOptions, chain_file, machine_has_none
 
 __all__ = ["describe"]
 
@@ -35,7 +35,7 @@ def _places(options: Mapping[str, object], settings: GcsOptions) -> Iterator[Pla
     yield Place("option token", _token(auth) if given else None, options=["token"])
     yield Place("option credentials", "a callable" if auth.kind == "callable" else None, options=["credentials"])
     yield Place("STORAGE_EMULATOR_HOST", "an emulator, which asks nobody who he is" if settings.emulator else None)
-    for name in OBSTORE_VARIABLES:
+    for name in (*ACCOUNT_PATHS, ACCOUNT_KEY):
         if env.get(name):
             yield Place(name, "set, for the obstore driver")
     path, kind = chain_file()

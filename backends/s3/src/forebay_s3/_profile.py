@@ -36,6 +36,7 @@ class Profile:
     region: str | None = None
     endpoint_url: str | None = None
     fetched: str | None = None
+    checksums: str | None = None
 
 
 def find_profile(name: str | None, environ: Mapping[str, str]) -> Profile | None:
@@ -64,6 +65,7 @@ def find_profile(name: str | None, environ: Mapping[str, str]) -> Profile | None
         session_token=entries.get("aws_session_token") if has_keys else None,
         region=entries.get("region"),
         endpoint_url=entries.get("endpoint_url"),
+        checksums=entries.get("response_checksum_validation"),
         # A role is assumed with the keys beside it: they are not the ones to sign with.
         fetched=next((entry for entry in _FETCHED if entry in entries and (entry == "role_arn" or not has_keys)), None),
     )

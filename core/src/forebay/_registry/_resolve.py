@@ -72,8 +72,8 @@ def resolve(url: str | os.PathLike[str] | URL, options: Mapping[str, object] | N
     own = alias is not None and (alias.backend or alias.scheme) in (spec.name, *spec.schemes)
     cls = load_class(spec)
     given = alias if own or explicit.get("backend") is None else None
-    merged, origins = _merged(spec, cls, explicit, given, settings)
     target = _retarget(parsed, spec, wanted, origin)
+    merged, origins = _merged(spec, cls, str(target), explicit, given, settings)
     return Resolved(url=target, backend=spec, cls=cls, options=merged, remote=spec.remote, origins=origins)
 
 
@@ -109,17 +109,23 @@ def scheme_options(scheme: str, spec: BackendSpec, cls: type[Downloader], settin
     Raises:
         ConfigError: One of them is unknown or of another type: what opening such a URL raises.
     """
-    return _merged(spec, cls, {}, settings.aliases.get(scheme), settings)[0]
+    return _merged(spec, cls, f"{scheme}://", {}, settings.aliases.get(scheme), settings)[0]
 
 
 def _merged(
-    spec: BackendSpec, cls: type[Downloader], explicit: Mapping[str, object], alias: Alias | None, settings: Settings
+    spec: BackendSpec,
+    cls: type[Downloader],
+    root: str,
+    explicit: Mapping[str, object],
+    alias: Alias | None,
+    settings: Settings,
 ) -> tuple[dict[str, object], dict[str, str]]:
     layers = [Layer(EXPLICIT, {name: value for name, value in explicit.items() if name != "backend"})]
     if alias is not None:
         layers.append(Layer(f"[scheme.{alias.scheme}] in {settings.source}", alias.options))
     names = {claim.spec.name for claim in loaded().claims} | set(in_process_registrations())
-    return merge_options(spec.name, cls.option_types, layers, names)
+    join = functools.partial(cls.join_options, root)
+    return merge_options(spec.name, cls.option_types, layers, names, join)
 
 
 def _explicit(options: Mapping[str, object] | None) -> Mapping[str, object]:
