@@ -253,6 +253,8 @@ def test_where_options_and_keys_come_from(weed: Weed, tmp_path: Path) -> None:
     assert outcomes(found)["options access_key_id, secret_access_key"] == "used"
     assert outcomes(found)[variables] == "passed over"
     assert failed(found) == ["object"]
+    elsewhere = run(tmp_path, url, {"endpoint_url": f"http://127.0.0.1:{free_port()}"}, **env)
+    assert f"passed over: endpoint_url (from [scheme.lake] in {file})" in elsewhere.stdout
     half = told(run(tmp_path, url, {}, "--json", AWS_ACCESS_KEY_ID=weed.KEY))
     assert outcomes(half)[variables] == "passed over"
     assert outcomes(half)["the machine's identity"] == "passed over", "AWS_EC2_METADATA_DISABLED"

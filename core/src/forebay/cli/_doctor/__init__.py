@@ -61,7 +61,7 @@ def _steps(url: str, texts: Mapping[str, str]) -> Iterator[Step]:
     yield backend
     if resolved is None:
         return
-    yield _setup.options(resolved)
+    yield _setup.options(resolved, url)
     yield _setup.environment(resolved)
     driver, downloader = _setup.driver(resolved)
     yield driver

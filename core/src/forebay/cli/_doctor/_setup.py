@@ -64,8 +64,8 @@ def backend(url: str, typed: Callable[[], Mapping[str, object] | None]) -> tuple
     return tried("backend", look), found[0] if found else None
 
 
-def options(resolved: Resolved) -> Step:
-    """Each option, where it came from, and its value where that can be no secret."""
+def options(resolved: Resolved, url: str) -> Step:
+    """Each option, where it came from, and its value where that can be no secret; and what a stronger place hides."""
     from forebay._url import redact
 
     told = {
@@ -78,7 +78,23 @@ def options(resolved: Resolved) -> Step:
         else f"{name} (from {one['origin']})"
         for name, one in told.items()
     ]
-    return Step(name="options", outcome="ok", detail=", ".join(words) or "none", facts=told)
+    lines = [", ".join(words) or "none"]
+    if hidden := _hidden(resolved, url):
+        lines.append(f"passed over: {', '.join(hidden)}")
+    return Step(name="options", outcome="ok", detail="\n".join(lines), facts=told)
+
+
+def _hidden(resolved: Resolved, url: str) -> list[str]:
+    """Options of the URL's alias that do not count, because a stronger place says the same or something else of it."""
+    from forebay._config import load_settings
+    from forebay._url import parse_url
+
+    found = load_settings()
+    alias = found.aliases.get(parse_url(url).scheme)
+    if alias is None:
+        return []
+    place = f"[scheme.{alias.scheme}] in {found.source}"
+    return [f"{name} (from {place})" for name in sorted(alias.options) if resolved.origins.get(name) != place]
 
 
 def _origin(resolved: Resolved, name: str) -> str:
