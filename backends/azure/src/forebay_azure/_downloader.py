@@ -26,7 +26,7 @@ class AzureDownloader(TwoDriverDownloader):
 
     name: ClassVar[str] = "azure"
     sdk: ClassVar[str] = "adlfs"
-    sdk_hint: ClassVar[str] = "pip install 'adlfs>=2025.8'"
+    sdk_hint: ClassVar[str] = "pip install 'adlfs>=2025.8' 'azure-storage-blob>=12.26'"
     table: ClassVar[ErrorTable] = TABLE
     option_types: ClassVar[Mapping[str, type] | None] = OPTION_TYPES
 

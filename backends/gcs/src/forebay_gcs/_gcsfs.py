@@ -53,6 +53,10 @@ class Refused(HttpError):  # type: ignore[misc]
         self.headers = headers
 
 
+class Missing(Refused, FileNotFoundError):
+    """A missing object: gcsfs goes by the builtin."""
+
+
 class _Files(GCSFileSystem):  # type: ignore[misc]
     """gcsfs with one attempt a request, URLs that go out as they are written, and our credentials."""
 
@@ -208,7 +212,7 @@ def _check(response: aiohttp.ClientResponse, body: bytes) -> None:
     if response.status == 404:
         reason, message = _said(body)
         if reason != "notFound" or "bucket" not in message:
-            raise FileNotFoundError("there is no such object")  # gcsfs goes by this class
+            raise Missing(404, body, response.headers)
         raise Refused(404, body, response.headers)
     if response.status >= 400 and response.status != 499:  # 499: an upload that was cancelled on purpose
         raise Refused(response.status, body, response.headers)
