@@ -251,8 +251,9 @@ def test_a_range_from_another_place_is_refused(cloud: Cloud) -> None:
     cloud.faults.script(None, Fault(shift_range=3), times=None)
     downloader = forebay.open_downloader(cloud.url.rpartition("/")[0], options=cloud.options())
     try:
-        with pytest.raises(StorageError):
+        with pytest.raises(StorageError) as caught:
             downloader.download_bytes("key.bin", 10, 20)
+        assert (caught.value.key, caught.value.backend) == ("key.bin", cloud.name)
     finally:
         downloader.close()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 import pytest
 
 from forebay import Downloader
+from forebay.downloader import SupportsRangeRead
 from forebay.exceptions import (
     ConnectionFailedError,
     IncompleteBodyError,
@@ -48,15 +50,20 @@ FAULTS = {
 }
 
 
-def errors_of(downloader: Downloader) -> list[StorageError]:
-    """The errors of a range and of a whole read, sync and async."""
+def errors_of(downloader: Downloader, *, whole: bool = True) -> list[StorageError]:
+    """The errors of a range and of a whole read, sync and async; ``whole=False`` leaves the whole ones out."""
+    ranges: list[tuple[int, int | None]] = [(2, 4), (0, None)] if whole else [(2, 4)]
     found: list[StorageError] = []
-    with pytest.raises(StorageError) as error:
-        downloader.download_bytes(KEY, 2, 4)
-    found.append(error.value)
+    for offset, length in ranges:
+        with pytest.raises(StorageError) as error:
+            downloader.download_bytes(KEY, offset, length)
+        found.append(error.value)
 
     async def main() -> None:
-        for read in (downloader.adownload_bytes(KEY, 2, 4), downloader.adownload_bytes(KEY)):
+        reads: list[Awaitable[object]] = [downloader.adownload_bytes(KEY, *one) for one in ranges]
+        if isinstance(downloader, SupportsRangeRead):
+            reads.append(downloader.aread_range(KEY, 2, 4))
+        for read in reads:
             with pytest.raises(StorageError) as error:
                 await read
             found.append(error.value)
@@ -75,7 +82,7 @@ def stat_error(downloader: Downloader) -> StorageError:
 
 def check_told(error: StorageError, backend: str, secrets: tuple[str, ...]) -> None:
     """The error stands alone, survives a process boundary, and shows no secret anywhere."""
-    text = "".join(traceback.format_exception(error)) + repr(error) + str(vars(error))
+    text = "".join(traceback.format_exception(error)) + repr(error) + repr(error.__context__) + str(vars(error))
     assert not [secret for secret in secrets if secret in text]
     assert error.key == KEY
     assert KEY in str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections import Counter
@@ -23,20 +24,24 @@ _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 
 class Plan:
     """Every how many requests a fault comes (0: never); exact rates, so that a test is the same each time.
 
-    ``after`` is how many bytes of the response's stream pass before a reset, a cut or a hang. ``delay`` is in seconds,
-    before each request is passed on.
+    ``after`` is how many bytes of the response's stream pass before a reset, a cut, a hang or a flipped byte. ``delay``
+    is in seconds, before each request is passed on. ``target`` counts, and bends, only GETs whose first line holds it;
+    ``most`` is how many faults there are in all.
     """
 
     busy: int = 0
     reset: int = 0
     cut: int = 0
     hang: int = 0
+    flip: int = 0
     after: int = 600
     delay: float = 0.0
+    target: bytes = b""
+    most: int | None = None
 
     def fault(self, number: int) -> str | None:
         """What happens to the ``number``-th request."""
-        for name in ("hang", "reset", "cut", "busy"):
+        for name in ("hang", "reset", "cut", "busy", "flip"):
             every = getattr(self, name)
             if every and number % every == every // 2:
                 return str(name)
@@ -67,12 +72,14 @@ class Proxy:
         port: Of the server behind it.
         plan: What goes wrong.
         host: Sent as Host instead of the client's, for servers that know themselves by one name only.
+        tls: What it shows of itself to clients; the server behind it is always asked in the clear.
     """
 
-    def __init__(self, port: int, plan: Plan, *, host: str | None = None) -> None:
+    def __init__(self, port: int, plan: Plan, *, host: str | None = None, tls: ssl.SSLContext | None = None) -> None:
         self._behind = port
         self._plan = plan
         self._host = host
+        self._tls = tls
         self.port = 0
         self.requests = 0
         self.faults: Counter[str] = Counter()
@@ -88,7 +95,7 @@ class Proxy:
     @property
     def endpoint(self) -> str:
         """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Proxy:
         self._thread.start()
@@ -106,7 +113,7 @@ class Proxy:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, limit=1 << 20)
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, limit=1 << 20, ssl=self._tls)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
@@ -124,10 +131,14 @@ class Proxy:
             for writer in writers:
                 writer.transport.abort() if self._stop.is_set() else writer.close()
 
-    def next_fault(self) -> str | None:
+    def next_fault(self, head: bytes) -> str | None:
         """Count a request; what happens to it."""
+        line = head.partition(b"\r\n")[0]
+        if self._plan.target and not (line.startswith(b"GET ") and self._plan.target in line):
+            return None
         self.requests += 1
-        fault = self._plan.fault(self.requests)
+        done = self._plan.most is not None and self.faults.total() >= self._plan.most
+        fault = None if done else self._plan.fault(self.requests)
         if fault is not None:
             self.faults[fault] += 1
         return fault
@@ -183,7 +194,7 @@ class _Connection:
     async def _requests(self) -> None:
         while True:
             head = await self._client.readuntil(b"\r\n\r\n")
-            fault = self._proxy.next_fault()
+            fault = self._proxy.next_fault(head)
             if self._proxy.plan.delay:
                 await asyncio.sleep(self._proxy.plan.delay)
             answer = self._proxy.look(head)
@@ -205,7 +216,10 @@ class _Connection:
 
     async def _responses(self) -> None:
         while piece := await self._server.read(_PIECE):
-            if self._left is not None and len(piece) >= self._left:
+            if self._left is not None and len(piece) > self._left and self._fault == "flip":
+                piece = piece[: self._left] + bytes([piece[self._left] ^ 1]) + piece[self._left + 1 :]
+                self._left = None
+            if self._left is not None and len(piece) >= self._left and self._fault != "flip":
                 self._back.write(piece[: self._left])
                 await self._back.drain()
                 if self._fault == "hang":

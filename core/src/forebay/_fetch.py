@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -14,22 +13,21 @@ from pathlib import Path, PurePosixPath
 
 from forebay import _config, _registry, _url
 from forebay._cache import ChunkKey, Ready
+from forebay._downloaders import REFUSALS, retire_downloader, shared_downloader
 from forebay._prefetch import (
     ChunkRequest,
     EngineHandle,
     IOFuture,
-    before_exit,
     io_thread,
-    keep_thread,
     open_engine,
     wait_for,
 )
-from forebay._source import close_downloader, location
+from forebay._source import location
 from forebay._transfer import Source, TransferPolicy, stat_object
-from forebay.downloader import Downloader, probe
+from forebay.downloader import probe
 from forebay.exceptions import ObjectNotFoundError, StorageTimeoutError
 
-__all__ = ["afetch", "fetch", "release", "shared_downloader"]
+__all__ = ["afetch", "fetch", "release"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -207,6 +205,15 @@ def _start(
 
 
 async def _obtain(call: _Call) -> Ready:
+    try:
+        return await _obtain_fresh(call)
+    except REFUSALS:
+        # Before the caller hears of it: credentials that it corrects now are the ones of its next call.
+        retire_downloader(call.request.source.downloader)
+        raise
+
+
+async def _obtain_fresh(call: _Call) -> Ready:
     engine, request = call.engine.engine(), call.request
     ready = await engine.obtain(request)
     seen = (str(engine.cache.directory), request.key)
@@ -267,41 +274,11 @@ def _too_slow(call: _Call, timeout: float | None) -> StorageTimeoutError:
     )
 
 
-#: Downloaders stay open for the next fetch from the same root, this many of them.
-MAX_DOWNLOADERS = 8
-_downloaders: OrderedDict[tuple[object, ...], Downloader] = OrderedDict()
-
-
-def shared_downloader(resolved: _registry.Resolved, root: str) -> Downloader:
-    """A downloader of ``root`` that stays open for the next use, and is closed with the process."""
-    keep_thread()  # the open downloaders belong to its loop
-    options = tuple(sorted((name, repr(value)) for name, value in resolved.options.items()))
-    key = (os.getpid(), resolved.cls, root, options)
-    with _lock:
-        known = _downloaders.pop(key, None)
-        opened = known if known is not None else _registry.make(resolved, root)
-        _downloaders[key] = opened
-        old = [_downloaders.popitem(last=False)[1] for _ in range(len(_downloaders) - MAX_DOWNLOADERS)]
-    for downloader in old:
-        close_downloader(downloader)
-    return opened
-
-
-def _close_downloaders() -> None:
-    with _lock:
-        opened = [downloader for key, downloader in _downloaders.items() if key[0] == os.getpid()]
-        _downloaders.clear()
-    for downloader in opened:
-        close_downloader(downloader)
-
-
 def _forget_after_fork() -> None:
     global _lock
     _lock = threading.Lock()
     _held.clear()
     _validated.clear()
-    _downloaders.clear()
 
 
-before_exit(_close_downloaders)
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -6,7 +6,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = [
     "merge_options",
     "option_from_text",
     "option_types_fault",
+    "strongest",
 ]
 
 #: What the engine itself uses, whatever the backend.
@@ -49,8 +51,24 @@ class Layer:
     options: Mapping[str, object] = field(repr=False)
 
 
+Join = Callable[[Sequence[Mapping[str, object]]], Mapping[str, object]]
+
+
+def strongest(layers: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Of each option the value of the first layer that has it."""
+    joined: dict[str, object] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            joined.setdefault(name, value)
+    return joined
+
+
 def merge_options(
-    backend: str, types: Mapping[str, type] | None, layers: Iterable[Layer], others: Iterable[str] = ()
+    backend: str,
+    types: Mapping[str, type] | None,
+    layers: Iterable[Layer],
+    others: Iterable[str] = (),
+    join: Join = strongest,
 ) -> tuple[dict[str, object], dict[str, str]]:
     """Join the layers, the strongest first, over the environment; return the options and the origin of each.
 
@@ -59,27 +77,37 @@ def merge_options(
         types: The class's ``option_types``; None takes any option as it comes.
         layers: Where options come from, strongest first.
         others: Names of all backends, to tell ``FOREBAY_S3_X`` from an option of a backend ``s3_x``.
+        join: The class's ``join_options``.
 
     Raises:
         ConfigError: An option that the backend does not take, or a value of another type; it names the origin.
     """
     known = None if types is None else {**ENGINE_OPTIONS, **types}
-    options: dict[str, object] = {}
     origins: dict[str, str] = {}
+    read: list[dict[str, object]] = []
     for layer in layers:
+        read.append({})
         for name, value in layer.options.items():
             if not isinstance(name, str):
                 raise ConfigError(f"an option's name is a text, not {type(name).__name__} (from {layer.origin})")
             wanted = _wanted(backend, name, known, layer.origin)
-            if value is not None and name not in options:
-                options[name] = _coerce(name, value, wanted, layer.origin)
-                origins[name] = layer.origin
+            if value is not None:
+                with _if_it_counts(name not in origins):
+                    read[-1][name] = _coerce(name, value, wanted, layer.origin)
+                    origins.setdefault(name, layer.origin)
+    read.append({})
     for variable, name, text in _variables(backend, others):
         wanted = _wanted(backend, name, known, variable)
-        if name not in options:
-            options[name] = _from_text(name, text, wanted, variable)
-            origins[name] = variable
-    return options, origins
+        with _if_it_counts(name not in origins):
+            read[-1][name] = _from_text(name, text, wanted, variable)
+            origins.setdefault(name, variable)
+    options = dict(join(read))
+    return options, {name: origin for name, origin in origins.items() if name in options}
+
+
+def _if_it_counts(counts: bool) -> AbstractContextManager[None]:
+    """A value that a stronger one hides may be wrong."""
+    return nullcontext() if counts else suppress(ConfigError)
 
 
 def option_types_fault(types: object) -> str | None:

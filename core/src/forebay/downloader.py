@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from forebay._options import strongest
 from forebay._url import redact, trim_root
 from forebay.exceptions import InvalidRangeError, UnsupportedOperationError
-from forebay.types import Capabilities, ObjectInfo, RangeRead
+from forebay.types import Access, Capabilities, ObjectInfo, RangeRead
 
 __all__ = ["ASYNC_HOOKS", "Downloader", "SupportsRangeRead", "SupportsWrite", "overrides", "probe"]
 
@@ -82,12 +83,28 @@ class Downloader(ABC):
         return Capabilities(native_async=True, driver="python")
 
     @classmethod
+    def join_options(cls, root: str, layers: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+        """Join what was said in several places, the strongest first: ``options=``, ``forebay.toml``, the environment.
+
+        The default takes each option from the first place that has it. A backend overrides it where options belong
+        together, as a key and its secret do, or exclude each other.
+        """
+        return strongest(layers)
+
+    @classmethod
     def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
         """Of ``options``, those that say where the store is: the same URL with others of these is another store.
 
         What is cached from one is never served for the other. The values are compared as text.
         """
         return {name: options[name] for name in _LOCATING if name in options}
+
+    def describe_access(self) -> Access | None:
+        """Who asks, where, and which places were looked at for that; without a secret, for `forebay doctor`.
+
+        Makes no request. None: this backend tells nothing of it.
+        """
+        return None
 
     @abstractmethod
     def download_fileobj(self, key: str, fileobj: SupportsWrite) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from forebay.downloader import Downloader
 
 __all__ = [
+    "Access",
+    "AccessStep",
     "BackendSpec",
     "CacheInfo",
     "Capabilities",
@@ -31,7 +33,8 @@ class ObjectInfo:
     """What a store says of one object.
 
     ``etag`` is the validator as the server spells it, quotes and ``W/`` included; ``version`` is a generation or
-    version id. Unknown facts are None.
+    version id. ``checksums`` are the store's own of the whole object as it is stored, each ``"algorithm:hex"``: an
+    empty tuple where the store has none. Unknown facts are None.
     """
 
     key: str
@@ -39,6 +42,8 @@ class ObjectInfo:
     etag: str | None = None
     version: str | None = None
     last_modified: datetime | None = None
+    # What is said of an object in one way and not in another is no difference between two objects.
+    checksums: tuple[str, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +58,9 @@ class RangeRead:
 class Capabilities:
     """What a downloader can do in this process.
 
-    ``native_async``: at least one overridden async hook works here. ``checksums``: names of the store's own checksums
-    that the driver shows. ``reason``: why this driver was taken, in words.
+    ``native_async``: at least one overridden async hook works here. ``checksums``: the algorithms of the store's own
+    checksums that bodies are compared with, where the store has one of an object. ``reason``: why this driver was
+    taken, in words.
     """
 
     native_async: bool = False
@@ -66,6 +72,37 @@ class Capabilities:
     driver: str = "python"
     version: str | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessStep:
+    """One place where a backend looks for who asks. Nothing in it is a secret: names, paths and moments only.
+
+    ``outcome``: ``"used"``; ``"absent"``: nothing is there; ``"passed over"``: something is there and does not count,
+    ``detail`` says why; ``"not reached"``: a stronger place had some; ``"open"``: only a request tells.
+    ``options`` are the names of the options that it is about.
+    """
+
+    source: str
+    outcome: str
+    detail: str = ""
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What a downloader says of who asks, where, and how it found out; for `forebay doctor`, so without any secret.
+
+    ``tried`` is in the order in which the places are looked at. ``network`` tells of proxy and certificates. ``hints``
+    are what a person should know before anything is asked: a signature that has ended, a key that is passed over.
+    """
+
+    who: str
+    where: str = ""
+    endpoint: str | None = None
+    network: str = ""
+    tried: tuple[AccessStep, ...] = ()
+    hints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

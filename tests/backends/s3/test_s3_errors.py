@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
+from servers.answers import FAULTS, Case, check_told, errors_of, stat_error
 from servers.moto import Moto
 from servers.weed import Weed
 
@@ -15,7 +13,6 @@ from forebay.exceptions import (
     AccessDeniedError,
     AuthenticationError,
     ConnectionFailedError,
-    IncompleteBodyError,
     InvalidRangeError,
     ObjectChangedError,
     ObjectNotFoundError,
@@ -32,14 +29,6 @@ from forebay_s3._errors import TABLE
 
 Open = Callable[..., S3Downloader]
 SECRETS = ("AKIAEXAMPLEKEY", "wJalrXUtnFEMI-example-secret", "example-session-token-0123456789", "X-Amz-Signature=")
-
-
-@dataclass(frozen=True)
-class Case:
-    status: int
-    code: str
-    error: type[StorageError]
-    says: str = ""
 
 
 def xml(code: str) -> bytes:
@@ -66,6 +55,8 @@ ANSWERS = (
     Case(403, "RequestTimeTooSkewed", AuthenticationError, "clock"),
     Case(400, "AuthorizationHeaderMalformed", StorageError, "another region"),
     Case(301, "PermanentRedirect", StorageError, "another region"),
+    Case(307, "TemporaryRedirect", StorageError, "another region"),
+    Case(307, "", StorageError, "another region"),
     Case(403, "InvalidObjectState", UnsupportedOperationError, "archived"),
     Case(412, "PreconditionFailed", ObjectChangedError),
     Case(416, "InvalidRange", InvalidRangeError),
@@ -83,51 +74,14 @@ ANSWERS = (
     Case(401, "", AuthenticationError),
 )
 
-FAULTS = {
-    "closed before the answer": (Fault(cut=True), ConnectionFailedError),
-    "reset before the answer": (Fault(reset=True), ConnectionFailedError),
-    "no answer": (Fault(hang=True), StorageTimeoutError),
-    "body cut": (Fault(cut=True, after=2), IncompleteBodyError),
-    "body reset": (Fault(reset=True, after=2), IncompleteBodyError),
-    "body stops moving": (Fault(hang=True, after=2), StorageTimeoutError),
+#: What goes wrong with a range alone.
+RANGE_FAULTS = {
     "range shifted (P2)": (Fault(shift_range=2), ServerError),
     "range claims another place": (Fault(content_range="bytes 0-3/10"), ServerError),
 }
 
 
-def errors_of(downloader: S3Downloader, *, whole: bool = False) -> list[StorageError]:
-    """The error of each way to read the object (or four bytes of it)."""
-    found: list[StorageError] = []
-    with pytest.raises(StorageError) as sync_error:
-        downloader.download_bytes("key.bin") if whole else downloader.download_bytes("key.bin", 2, 4)
-    found.append(sync_error.value)
-
-    async def main() -> None:
-        read = downloader.adownload_bytes("key.bin") if whole else downloader.aread_range("key.bin", 2, 4)
-        with pytest.raises(StorageError) as async_error:
-            await read
-        found.append(async_error.value)
-        await downloader.aclose()
-
-    run_async(main())
-    return found
-
-
-def stat_error(downloader: S3Downloader) -> StorageError:
-    with pytest.raises(StorageError) as error:
-        downloader.stat("key.bin")
-    return error.value
-
-
-def check_no_secret(error: StorageError) -> None:
-    """U1: neither the text, nor the cause, nor the printed traceback, nor a pickle."""
-    shown = "".join(traceback.format_exception(error)) + repr(error) + repr(error.__context__)
-    shown += str(pickle.dumps(error))
-    for secret in SECRETS:
-        assert secret not in shown, shown
-
-
-@pytest.mark.parametrize("case", ANSWERS, ids=lambda case: f"{case.status} {case.code}")
+@pytest.mark.parametrize("case", ANSWERS, ids=str)
 def test_each_answer_means_the_same_on_both_drivers(faults: FaultServer, faulty: Open, case: Case) -> None:
     faults.put("bucket/key.bin", b"0123456789")
     body = xml(case.code) if case.code else b""
@@ -135,10 +89,11 @@ def test_each_answer_means_the_same_on_both_drivers(faults: FaultServer, faulty:
     downloader = faulty(session_token="example-session-token-0123456789")
     for error in errors_of(downloader):
         assert type(error) is case.error, repr(error)
-        assert error.status == case.status
+        # obstore does not say which kind of redirect it could not follow.
+        assert error.status == (301 if case.status == 307 and probe_name(downloader) == "obstore" else case.status)
         assert (error.key, error.backend, error.url) == ("key.bin", "s3", "s3://bucket/key.bin")
         assert case.says in str(error)
-        check_no_secret(error)
+        check_told(error, "s3", SECRETS)
         if isinstance(error, TransientError):
             seen = probe_name(downloader) == "fsspec"  # N2: obstore shows no headers, and our own backoff rules
             assert error.retry_after == (7.0 if seen else None)
@@ -153,8 +108,6 @@ def probe_name(downloader: S3Downloader) -> str:
 def test_every_code_of_the_table_is_raised_as_it_says(faults: FaultServer, faulty: Open) -> None:
     downloader = faulty()
     for code, meaning in TABLE.codes.items():
-        if code == "TemporaryRedirect":  # botocore follows these by itself
-            continue
         faults.unscript()
         faults.script(None, Fault(status=400, body=xml(code)), times=None)
         with pytest.raises(meaning.error) as error:
@@ -163,17 +116,14 @@ def test_every_code_of_the_table_is_raised_as_it_says(faults: FaultServer, fault
         assert code in str(error.value) or meaning.error is ObjectNotFoundError
 
 
-@pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize("whole", [False, True], ids=["range", "whole"])
-def test_each_fault_means_the_same_on_both_drivers(faults: FaultServer, faulty: Open, name: str, whole: bool) -> None:
-    fault, expected = FAULTS[name]
-    if whole and (fault.shift_range or fault.content_range):
-        pytest.skip("only a range has a Content-Range")
+@pytest.mark.parametrize("name", [*FAULTS, *RANGE_FAULTS])
+def test_each_fault_means_the_same_on_both_drivers(faults: FaultServer, faulty: Open, name: str) -> None:
+    fault, expected = {**FAULTS, **RANGE_FAULTS}[name]
     faults.put("bucket/key.bin", b"0123456789")
     faults.script(None, fault, times=None)
-    for error in errors_of(faulty(timeout=0.5), whole=whole):
+    for error in errors_of(faulty(timeout=0.5), whole=name in FAULTS):
         assert type(error) is expected, f"{error!r} from {error.__cause__!r}"
-        check_no_secret(error)
+        check_told(error, "s3", SECRETS)
 
 
 def test_refused_port(opened: Open) -> None:
@@ -225,11 +175,11 @@ def test_missing_object_missing_bucket_and_wrong_keys_on_servers(
     wrong = {**options, "secret_access_key": "wJalrXUtnFEMI-example-secret"}
     for error in [*errors_of(opened("s3://bench", **wrong)), stat_error(opened("s3://bench", **wrong))]:
         assert type(error) is AuthenticationError
-        check_no_secret(error)
+        check_told(error, "s3", SECRETS)
     unknown = {**wrong, "access_key_id": "AKIAEXAMPLEKEY"}
     for error in errors_of(opened("s3://bench", **unknown)):
         assert type(error) is AuthenticationError
-        check_no_secret(error)
+        check_told(error, "s3", SECRETS)
     with pytest.raises(AuthenticationError):
         list(opened("s3://bench", **wrong).list())
     for error in errors_of(opened("s3://bench", endpoint_url=options["endpoint_url"], anonymous=True)):

@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from forebay.downloader import probe
-from forebay.exceptions import ConnectionFailedError, IncompleteBodyError, StorageError, TransientError
+from forebay.exceptions import ChecksumMismatchError, ConnectionFailedError, StorageError, TransientError
 from forebay.testing import Fault, FaultServer
 from forebay_s3 import S3Downloader
 
@@ -71,9 +71,9 @@ def test_checksum_of_s3_is_checked_where_the_driver_shows_it(monkeypatch: pytest
         assert one.download_bytes("key.bin") == data
         assert proxy.requests[0].headers["x-amz-checksum-mode"] == "ENABLED"
         proxy.script(None, Fault(corrupt_at=1000), times=None)
-        with pytest.raises(IncompleteBodyError, match="checksum"):
+        with pytest.raises(ChecksumMismatchError, match="crc32"):
             one.download_bytes("key.bin")
-        with pytest.raises(IncompleteBodyError, match="checksum"):
+        with pytest.raises(ChecksumMismatchError, match="crc32"):
             one.download_fileobj("key.bin", io.BytesIO())
         one.close()
     assert probe(S3Downloader("s3://bucket", {"endpoint_url": url, **given})).checksums == ()

@@ -192,6 +192,34 @@ def test_chained_options_are_ours_where_we_have_a_word_for_them(moto: Moto) -> N
         fsspec.open(f"forebay::{moto.url}/chained/key.bin", s3={"no_such": 1})
 
 
+def test_what_users_of_s3fs_write_is_understood(moto: Moto) -> None:
+    """Issue 3, item 7: recipes for MinIO have the endpoint in ``client_kwargs``; nothing is dropped in silence."""
+    moto.put("written/key.bin", DATA)
+    url = f"{moto.url}/written/key.bin"
+    client = {"endpoint_url": moto.endpoint, "region_name": moto.REGION}
+    ways: list[dict[str, Any]] = [
+        {"key": moto.key, "secret": moto.secret, "client_kwargs": client},
+        {"client_kwargs": {**client, "aws_access_key_id": moto.key, "aws_secret_access_key": moto.secret}},
+        {
+            "key": moto.key,
+            "secret": moto.secret,
+            "client_kwargs": {**client, "verify": False},
+            "config_kwargs": {"s3": {"addressing_style": "path"}},
+        },
+    ]
+    for given in ways:
+        with fsspec.open(f"forebay://{url}", target_protocol="s3", target_options=given) as file:
+            assert file.read() == DATA
+        with fsspec.open(f"forebay::{url}", s3=given) as file:
+            assert file.read() == DATA
+    with pytest.raises(ConfigError, match=r"client_kwargs\['use_ssl'\]"):
+        fsspec.open(f"forebay::{url}", s3={"client_kwargs": {**client, "use_ssl": False}})
+    with pytest.raises(ConfigError, match="endpoint_url"):
+        fsspec.open(f"forebay::{url}", s3={"endpoint_url": "http://127.0.0.1:1", "client_kwargs": client})
+    with pytest.raises(ConfigError, match="target_options"):
+        fsspec.open(f"forebay://{url}", client_kwargs=client)
+
+
 def test_archive_in_a_chain(tmp_path: Path) -> None:
     import zipfile
 

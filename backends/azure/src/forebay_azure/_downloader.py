@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
+from forebay._config import log_once
+from forebay._url import redact
 from forebay.exceptions import AuthenticationError, ConfigError
+from forebay.types import Access
+from forebay_azure._describe import describe, ended
 from forebay_azure._errors import TABLE
-from forebay_azure._options import OPTION_TYPES, access, machine_has_none
+from forebay_azure._options import OPTION_TYPES, access, foreign_credentials, join, machine_has_none
 from forebay_azure._target import parse_target
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
@@ -22,14 +26,19 @@ class AzureDownloader(TwoDriverDownloader):
 
     name: ClassVar[str] = "azure"
     sdk: ClassVar[str] = "adlfs"
-    sdk_hint: ClassVar[str] = "pip install 'adlfs>=2025.8'"
+    sdk_hint: ClassVar[str] = "pip install 'adlfs>=2025.8' 'azure-storage-blob>=12.26'"
     table: ClassVar[ErrorTable] = TABLE
-    checksums: ClassVar[Mapping[str, tuple[str, ...]]] = {"fsspec": ("md5",)}
     option_types: ClassVar[Mapping[str, type] | None] = OPTION_TYPES
 
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
         super().__init__(root, options)
-        self._access = access(parse_target(self.root), self.options)
+        self._target = parse_target(self.root)
+        self._access = access(self._target, self.options)
+
+    @classmethod
+    def join_options(cls, root: str, layers: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+        """The URL's signature, else the strongest place that says who asks, is the only one to do so."""
+        return join(root, layers)
 
     @classmethod
     def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
@@ -45,6 +54,7 @@ class AzureDownloader(TwoDriverDownloader):
         from forebay_azure._obstore import make_store
         from forebay_drivers.obstore import ObstoreDriver
 
+        self._check(subject)
         if machine_has_none(self._access.auth):
             what = "there are no credentials: no option or variable gives any, and the machine is not asked"
             raise failure(AuthenticationError, f"{what} (AZURE_TOKEN_CREDENTIALS=dev); {TABLE.remedy}", subject(""))
@@ -55,18 +65,33 @@ class AzureDownloader(TwoDriverDownloader):
         """Make the driver over the SDK that adlfs brings."""
         from forebay_azure._sdk import make_driver
 
+        self._check(subject)
         if self._access.auth.kind == "chain" and self._access.endpoint.startswith("http:"):
             what = "there are no credentials: none are given, and those of the machine are for https endpoints only"
             raise failure(AuthenticationError, f"{what}; {TABLE.remedy}", subject(""))
         return make_driver(self._access, subject, credentials)
 
+    def _check(self, subject: Callable[[str], Subject]) -> None:
+        """What is known of the credentials before anything is asked."""
+        foreign = foreign_credentials(self._access)
+        if foreign is not None:
+            log_once(f"{redact(self.root)}: the environment's Azure credentials are passed over: {foreign}")
+        over = ended(self._access)
+        if over is not None:
+            raise failure(AuthenticationError, over, subject(""))
+
+    @classmethod
+    def store_checksums(cls, options: Mapping[str, object], driver: str) -> tuple[str, ...]:
+        """The MD5 that a blob's writer left; obstore does not show it."""
+        return ("md5",) if driver == "fsspec" else ()
+
     def secrets(self) -> tuple[str, ...]:
         """The key or the signature."""
         return (*self._access.auth.secrets(), *super().secrets())
 
-    def describe_access(self) -> str:
-        """Who asks, and where, in words without a secret: for `forebay doctor`."""
-        return f"{self._access.auth.describe()}, account {self._access.account} at {self._access.endpoint}"
+    def describe_access(self) -> Access:
+        """Who asks, where, and which places were looked at for that: for `forebay doctor`."""
+        return describe(self.options, self._target, self._access)
 
     @staticmethod
     def check_credentials(values: Mapping[str, object]) -> None:

@@ -5,17 +5,29 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from forebay._config import environ
 from forebay.exceptions import ConfigError
-from forebay_azure._target import AzureTarget, account_in_host, is_local
-from forebay_drivers.options import Network, flag, network
+from forebay_azure._target import AzureTarget, account_in_host, is_local, parse_target
+from forebay_drivers.options import Network, flag, network, one_who, says_who
 
-__all__ = ["EMULATOR_ACCOUNT", "OPTION_TYPES", "Auth", "AzureAccess", "access", "machine_has_none"]
+__all__ = [
+    "EMULATOR_ACCOUNT",
+    "ENVIRONMENT",
+    "MACHINE_VARIABLES",
+    "OPTION_TYPES",
+    "Auth",
+    "AzureAccess",
+    "access",
+    "foreign_credentials",
+    "join",
+    "machine_has_none",
+]
 
 OPTION_TYPES: Mapping[str, type] = {
     "driver": str,
@@ -42,12 +54,15 @@ _EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/
 _EMULATOR = "http://127.0.0.1:10000/" + EMULATOR_ACCOUNT
 
 _WAYS = ("anonymous", "credentials", "account_key", "sas_token", "connection_string")
-_ENVIRONMENT: Mapping[str, tuple[str, ...]] = {
+#: What the SDKs read instead of options.
+ENVIRONMENT: Mapping[str, tuple[str, ...]] = {
     "account_name": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"),
     "account_key": ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY"),
     "sas_token": ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"),
     "connection_string": ("AZURE_STORAGE_CONNECTION_STRING",),
 }
+#: What begins the SDK's own chain: a service principal, or a workload's identity.
+MACHINE_VARIABLES = ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_STORAGE_CLIENT_ID")
 Kind = Literal["anonymous", "key", "sas", "callable", "chain"]
 
 
@@ -61,8 +76,8 @@ class Auth:
     def describe(self) -> str:
         """Who asks, without a secret; of a signature what it allows and until when."""
         if self.kind == "sas":
-            said = parse_qs(self.text)
-            allowed, until = said.get("sp", ["?"])[0], said.get("se", ["?"])[0]
+            said = self.fields()
+            allowed, until = said.get("sp", "?"), said.get("se", "?")
             return f"a shared access signature (allows {allowed}, until {until})"
         return {
             "key": "the account's key",
@@ -70,6 +85,11 @@ class Auth:
             "callable": "the credentials callable",
             "chain": "the SDK's own chain (service principal, workload identity, the machine's identity)",
         }[self.kind]
+
+    def fields(self) -> dict[str, str]:
+        """Of a signature, what it allows and when; not the proof. Empty for all else."""
+        said = parse_qs(self.text) if self.kind == "sas" else {}
+        return {name: said[name][0] for name in ("se", "sp", "spr", "st") if name in said}
 
     def secrets(self) -> tuple[str, ...]:
         """What must not be shown: of a signature the whole, and its proof as it is and decoded."""
@@ -134,8 +154,47 @@ def access(target: AzureTarget, options: Mapping[str, object]) -> AzureAccess:
     )
 
 
+def join(root: str, layers: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Join layers of options, the strongest first and as strong as the URL, whose signature is a way to say who asks.
+
+    A weaker connection string still says where. What a weaker place says of another account than the one that is named
+    by a stronger one is about somebody else's blobs.
+    """
+    target: AzureTarget | None = None
+    with suppress(ConfigError):  # raised when the URL is opened
+        target = parse_target(root)
+    account = None if target is None else target.account
+    said = target is not None and target.sas is not None
+    kept: list[Mapping[str, object]] = []
+    for place, layer in enumerate(layers):
+        known = _where(layer)
+        if place and account is not None and known.get("account_name") not in (None, account):
+            layer = {name: value for name, value in layer.items() if name not in (*_WAYS, *known)}
+        elif place and said:
+            layer = {**known, **{name: value for name, value in layer.items() if name not in _WAYS}}
+        kept.append(layer)
+        said = said or says_who(layer, _WAYS)
+        account = account or known.get("account_name")
+    return one_who(kept, _WAYS)
+
+
+def _where(layer: Mapping[str, object]) -> dict[str, str]:
+    """Account and endpoint, as one place names them."""
+    found = {name: layer.get(name) for name in ("account_name", "endpoint_url")}
+    text = layer.get("connection_string")
+    if isinstance(text, str):
+        with suppress(ConfigError):  # raised where it is the one that says who asks
+            known = _from_connection_string(text, "option 'connection_string'")
+            found = {"account_name": known.account, "endpoint_url": known.endpoint, **_given(found)}
+    return _given(found)
+
+
+def _given(found: Mapping[str, object]) -> dict[str, str]:
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
 def _from_options(target: AzureTarget, options: Mapping[str, object]) -> _Known:
-    texts = {name: _text(options, name) for name in (*_ENVIRONMENT, "endpoint_url")}
+    texts = {name: _text(options, name) for name in (*ENVIRONMENT, "endpoint_url")}
     anonymous, call = flag(options, "anonymous", default=False), options.get("credentials")
     used = [name for name in _WAYS if (options.get(name) if name != "anonymous" else anonymous)]
     if target.sas is not None:
@@ -182,14 +241,14 @@ def _from_environment() -> _Known:
     for name, read in (("account_key", _key), ("sas_token", _sas)):
         text = _variable(name)
         if text is not None:
-            return _Known(auth=read(text, _ENVIRONMENT[name][0]), account=account)
+            return _Known(auth=read(text, ENVIRONMENT[name][0]), account=account)
     if environ().get("AZURE_STORAGE_USE_EMULATOR", "").lower() in ("1", "true"):
         return _Known(auth=Auth("key", _EMULATOR_KEY), account=EMULATOR_ACCOUNT, endpoint=_EMULATOR)
     return _Known(account=account)
 
 
 def _variable(name: str) -> str | None:
-    return next((text for variable in _ENVIRONMENT[name] if (text := environ().get(variable))), None)
+    return next((text for variable in ENVIRONMENT[name] if (text := environ().get(variable))), None)
 
 
 def _text(options: Mapping[str, object], name: str) -> str | None:
@@ -266,6 +325,15 @@ def _endpoint(given: str | None, account: str) -> str:
 
 def machine_has_none(auth: Auth) -> bool:
     """Whether it is known without asking that there is nobody to ask: the SDK was told to leave the machine alone."""
-    names = ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_STORAGE_CLIENT_ID")
     told = environ().get("AZURE_TOKEN_CREDENTIALS", "").lower() == "dev"
-    return auth.kind == "chain" and told and not any(environ().get(name) for name in names)
+    return auth.kind == "chain" and told and not any(environ().get(name) for name in MACHINE_VARIABLES)
+
+
+def foreign_credentials(found: AzureAccess) -> str | None:
+    """Why what the environment holds is not used though nobody else says who asks: it is another account's."""
+    if found.auth.kind != "chain":
+        return None
+    around = _from_environment()
+    if around.auth is None or around.account in (None, found.account):
+        return None
+    return f"they belong to the account {around.account!r}, and the URL or the options name {found.account!r}"

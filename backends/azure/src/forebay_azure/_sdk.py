@@ -6,20 +6,22 @@ fsspec's; its SDK does neither. Every read is one request whose headers tell eta
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
-from azure.core.exceptions import IncompleteReadError
+from azure.core.pipeline.transport import AioHttpTransport
 from azure.identity.aio import DefaultAzureCredential
 from azure.storage.blob.aio import BlobServiceClient
 
-from forebay.downloader import SupportsWrite
+from forebay._config import environ
 from forebay_azure._options import AzureAccess
+from forebay_drivers import tls
 from forebay_drivers.credentials import Credentials, CredentialSource
 from forebay_drivers.errors import Subject
-from forebay_drivers.fsspec import AzureDialect, NativeDriver, download_options
+from forebay_drivers.fsspec import AzureDialect, NativeDriver, Target, blob_info, download_options
+from forebay_drivers.proxies import proxy_for
 
 __all__ = ["make_driver"]
 
@@ -35,9 +37,21 @@ class _Files:
     def __init__(self, access: AzureAccess, source: CredentialSource | None) -> None:
         network = access.network
         self._credential = _credential(access, source)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=tls.context(network)),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        proxy = proxy_for(access.endpoint, environ())
         self.service_client = BlobServiceClient(
             access.endpoint,
             credential=self._credential,
+            transport=AioHttpTransport(
+                session=self._session,
+                connection_timeout=network.connect_timeout,
+                read_timeout=network.timeout,
+            ),
+            proxies={} if proxy is None else {"http": proxy, "https": proxy},
             retry_total=0,  # the engine's policy rules
             retry_connect=0,
             retry_read=0,
@@ -48,20 +62,13 @@ class _Files:
             max_single_put_size=_SMALL,
             max_block_size=_PIECE,
             min_large_block_upload_threshold=1,
-            connection_timeout=network.connect_timeout,
-            read_timeout=network.timeout,
-            connection_verify=str(network.ca_file) if network.ca_file is not None else network.verify_tls,
         )
         self._timeout_kwargs: dict[str, Any] = {}
-
-    @property
-    def _session(self) -> Any:
-        """The connections, for a driver that has to end them after their event loop."""
-        return getattr(self.service_client._pipeline._transport, "session", None)
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self.service_client.close()
+        await self._session.close()
         if isinstance(self._credential, DefaultAzureCredential):
             await self._credential.close()
 
@@ -70,17 +77,13 @@ class _Dialect(AzureDialect):
     async def awarm(self, fs: Any) -> None:
         """The SDK opens its session under a lock of its own."""
 
-    async def astream(self, fs: Any, path: str, fileobj: SupportsWrite) -> bool:
-        """Piece by piece, all of one etag; the store's MD5, where it has one, is compared."""
+    async def astream(self, fs: Any, path: str, target: Target) -> bool:
+        """Piece by piece, all of one etag."""
         container, name = self.split(path)
-        body = await fs.service_client.get_blob_client(container, name).download_blob(**download_options(name))
-        digest = hashlib.md5(usedforsecurity=False)
+        body = await fs.service_client.get_blob_client(container, name).download_blob(**download_options())
+        target.expect(blob_info(name, body.properties).checksums)
         async for piece in body.chunks():
-            digest.update(piece)
-            fileobj.write(piece)
-        promised = body.properties.content_settings.content_md5
-        if promised is not None and bytes(promised) != digest.digest():
-            raise IncompleteReadError("the MD5 of the body is another than the store's")
+            target.write(piece)
         return True
 
     async def aclose(self, fs: Any) -> None:

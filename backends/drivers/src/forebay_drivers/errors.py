@@ -114,6 +114,12 @@ class Subject:
             text = text.replace(secret, "<redacted>")
         return redact(text)  # a signature or token that stands outside of a URL
 
+    def say(self, what: str, request_id: str | None = None) -> str:
+        """A text that stands alone: what happened, to which key, where."""
+        named = f", request id {request_id}" if request_id else ""
+        key = f"key {self.key!r} at " if self.key else ""  # empty: the URL itself is the object's
+        return f"{self.clean(what)}: {key}{self.url} ({self.backend} backend, {self.driver} driver{named})"
+
 
 def failure(
     cls: type[StorageError],
@@ -126,11 +132,8 @@ def failure(
     cause: BaseException | None = None,
 ) -> StorageError:
     """An error that stands alone: what happened, to which key, where."""
-    named = f", request id {request_id}" if request_id else ""
-    key = f"key {subject.key!r} at " if subject.key else ""  # empty: the URL itself is the object's
-    where = f"{key}{subject.url} ({subject.backend} backend, {subject.driver} driver{named})"
     error = cls(
-        f"{subject.clean(what)}: {where}",
+        subject.say(what, request_id),
         url=subject.url,
         key=subject.key,
         backend=subject.backend,

@@ -20,6 +20,7 @@ from pathlib import Path
 __all__ = ["check_alive", "check_alive_async", "install", "needs_check", "note_start", "unusable_reason"]
 
 _DEADLINE = 1.5
+_GRACE = 0.2  # for the thread that waits
 _REMEDY = 'use multiprocessing_context="forkserver" or "spawn" to have obstore in the child too'
 _TASKS = Path("/proc/self/task")
 _RUNTIME_THREADS = ("tokio-",)
@@ -102,11 +103,17 @@ async def check_alive_async() -> None:
     except FileNotFoundError:
         _state.checked = True
     except TimeoutError:
-        _state.reason = f"obstore's runtime gave no sign of life within {_DEADLINE:g} s after a fork; {_REMEDY}"
+        _give_up()
 
 
 def check_alive() -> None:
     """Sync twin of `check_alive_async`, callable from inside a running loop too."""
     thread = threading.Thread(target=lambda: asyncio.run(check_alive_async()), name="forebay-driver-check", daemon=True)
     thread.start()
-    thread.join(_DEADLINE + 1)
+    thread.join(_DEADLINE + _GRACE)
+    if thread.is_alive() and not _state.checked:
+        _give_up()  # nobody's clean-up may take longer than the promise of two seconds
+
+
+def _give_up() -> None:
+    _state.reason = f"obstore's runtime gave no sign of life within {_DEADLINE:g} s after a fork; {_REMEDY}"

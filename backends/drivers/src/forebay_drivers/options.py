@@ -2,35 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from forebay._config import environ
 from forebay.exceptions import ConfigError
+from forebay_drivers import tls
 
-__all__ = ["DRIVERS", "Network", "certificate_file", "flag", "network", "seconds", "wanted_driver"]
+__all__ = [
+    "DRIVERS",
+    "Network",
+    "certificate_file",
+    "flag",
+    "network",
+    "one_who",
+    "says_who",
+    "seconds",
+    "wanted_driver",
+]
 
 DRIVERS = ("obstore", "fsspec")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """How connections are made. ``timeout`` is for each read: a body that moves may take its time."""
+    """How connections are made. ``timeout`` is for each read: a body that moves may take its time.
+
+    ``ca_file`` holds authorities that are trusted beside the system's, and ``ca_origin`` says who named it; `tls` has
+    the whole rule.
+    """
 
     timeout: float = 30.0
     connect_timeout: float = 5.0
     verify_tls: bool = True
     ca_file: Path | None = None
+    ca_origin: str = "ca_file"
 
 
-def network(options: Mapping[str, object]) -> Network:
-    """Read ``timeout``, ``connect_timeout``, ``verify_tls`` and ``ca_file``."""
-    ca_file = options.get("ca_file")
+def says_who(layer: Mapping[str, object], who: Collection[str]) -> bool:
+    """Whether one of the options ``who`` is given; ``anonymous = false`` says nothing."""
+    return any(layer.get(name) is not None and layer.get(name) is not False for name in who)
+
+
+def one_who(layers: Sequence[Mapping[str, object]], who: Collection[str]) -> dict[str, object]:
+    """Join layers of options, where the strongest that says who asks is the only one to do so.
+
+    Credentials of two places are never joined: an explicit one needs no change of what ``forebay.toml`` says.
+    """
+    joined: dict[str, object] = {}
+    said = False
+    for layer in layers:
+        for name, value in layer.items():
+            if not (said and name in who):
+                joined.setdefault(name, value)
+        said = said or says_who(layer, who)
+    return joined
+
+
+def network(options: Mapping[str, object], bundle: str | None = None) -> Network:
+    """Read ``timeout``, ``connect_timeout``, ``verify_tls`` and ``ca_file``.
+
+    Args:
+        options: Of the downloader.
+        bundle: The cloud's own variable that names a file of authorities; weaker than ``ca_file``.
+    """
+    verify = flag(options, "verify_tls", default=True)
+    ca_file, origin = options.get("ca_file"), "option 'ca_file'"
+    if verify:
+        tls.check_environment(environ())
+        if ca_file is None and bundle is not None and environ().get(bundle):
+            ca_file, origin = environ()[bundle], bundle
     return Network(
         timeout=seconds(options, "timeout", 30.0),
         connect_timeout=seconds(options, "connect_timeout", 5.0),
-        verify_tls=flag(options, "verify_tls", default=True),
-        ca_file=None if ca_file is None else certificate_file(ca_file),
+        verify_tls=verify,
+        ca_file=None if ca_file is None else certificate_file(ca_file, origin),
+        ca_origin=origin,
     )
 
 
@@ -54,11 +102,11 @@ def flag(options: Mapping[str, object], name: str, *, default: bool) -> bool:
     return value
 
 
-def certificate_file(value: object) -> Path:
+def certificate_file(value: object, origin: str = "option 'ca_file'") -> Path:
     """The path of a file with certificates, which has to be there."""
     path = Path(str(value)).expanduser()
     if not path.is_file():
-        raise ConfigError(f"option 'ca_file' names {str(path)!r}, which is no file", option="ca_file")
+        raise ConfigError(f"{origin} names {str(path)!r}, which is no file", option="ca_file", origin=origin)
     return path
 
 

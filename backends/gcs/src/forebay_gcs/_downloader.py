@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from forebay.exceptions import AuthenticationError, ConfigError
+from forebay.types import Access
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
 from forebay_drivers.facade import TwoDriverDownloader
+from forebay_gcs._describe import describe
 from forebay_gcs._errors import TABLE
-from forebay_gcs._options import OPTION_TYPES, chain_problem, machine_has_none, parse_options
+from forebay_gcs._options import OPTION_TYPES, chain_problem, join, machine_has_none, parse_options
 from forebay_gcs._target import parse_target
 
 __all__ = ["GcsDownloader"]
@@ -24,13 +26,17 @@ class GcsDownloader(TwoDriverDownloader):
     sdk: ClassVar[str] = "gcsfs"
     sdk_hint: ClassVar[str] = "pip install 'gcsfs>=2025.2'"
     table: ClassVar[ErrorTable] = TABLE
-    checksums: ClassVar[Mapping[str, tuple[str, ...]]] = {"fsspec": ("md5",)}
     option_types: ClassVar[Mapping[str, type] | None] = OPTION_TYPES
 
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
         super().__init__(root, options)
         self._target = parse_target(self.root)
         self._settings = parse_options(self.options)
+
+    @classmethod
+    def join_options(cls, root: str, layers: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+        """The strongest place that says who asks is the only one to do so."""
+        return join(layers)
 
     @classmethod
     def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
@@ -60,15 +66,18 @@ class GcsDownloader(TwoDriverDownloader):
         """Credentials that only Google's own library reads."""
         return chain_problem(parse_options(options).auth)
 
+    @classmethod
+    def store_checksums(cls, options: Mapping[str, object], driver: str) -> tuple[str, ...]:
+        """What GCS keeps of every object, MD5 of all but composed ones; obstore shows none."""
+        return ("crc32c", "md5") if driver == "fsspec" else ()
+
     def secrets(self) -> tuple[str, ...]:
         """The token, or what a credentials file holds."""
         return (*self._settings.auth.secrets(), *super().secrets())
 
-    def describe_access(self) -> str:
-        """Who asks, and where, in words without a secret: for `forebay doctor`."""
-        where = self._settings.endpoint or "Google's own address"
-        where += " (STORAGE_EMULATOR_HOST)" if self._settings.emulator else ""
-        return f"{self._settings.auth.describe()}, at {where}"
+    def describe_access(self) -> Access:
+        """Who asks, where, and which places were looked at for that: for `forebay doctor`."""
+        return describe(self.options, self._settings)
 
     @staticmethod
     def check_credentials(values: Mapping[str, object]) -> None:

@@ -7,11 +7,8 @@ that parts are pinned by the store itself.
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import io
 import json
-import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,14 +16,25 @@ from urllib.parse import quote
 
 import aiohttp
 from gcsfs.core import GCSFileSystem, simple_upload
-from gcsfs.retry import ChecksumError, HttpError
+from gcsfs.retry import HttpError
 from yarl import URL
 
-from forebay.downloader import SupportsWrite
+from forebay._config import environ
 from forebay.types import ObjectInfo
+from forebay_drivers import tls
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.errors import Subject
-from forebay_drivers.fsspec import GcsDialect, NativeDriver, check_content_range, object_info
+from forebay_drivers.fsspec import (
+    CHECKSUMS,
+    GcsDialect,
+    NativeDriver,
+    Target,
+    check_content_range,
+    object_info,
+    resource_checksums,
+    shown_checksums,
+)
+from forebay_drivers.proxies import proxy_for
 from forebay_gcs._options import GcsOptions
 from forebay_gcs._target import GcsTarget
 
@@ -43,6 +51,10 @@ class Refused(HttpError):  # type: ignore[misc]
         super().__init__({"code": status, "message": message})
         self.reason = reason
         self.headers = headers
+
+
+class Missing(Refused, FileNotFoundError):
+    """A missing object: gcsfs goes by the builtin."""
 
 
 class _Files(GCSFileSystem):  # type: ignore[misc]
@@ -62,7 +74,8 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
             requester_pays=options.user_project or False,
             asynchronous=True,
             use_listings_cache=False,
-            session_kwargs={"auto_decompress": False, "trust_env": True, "connector": _connector(options)},
+            # Not trust_env: aiohttp's own rule for NO_PROXY is another one, and it would send what ~/.netrc holds.
+            session_kwargs={"auto_decompress": False, "connector": aiohttp.TCPConnector(ssl=tls.context(network))},
         )
         self.requests_timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=network.connect_timeout, sock_read=network.timeout
@@ -108,6 +121,7 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
             data=data,
             headers=self._get_headers(headers),
             timeout=self.requests_timeout,
+            proxy=proxy_for(url, environ()),
         )
 
 
@@ -128,21 +142,17 @@ class _Dialect(GcsDialect):
             if response.status >= 400:
                 _check(response, await response.read())
             data = await response.read()
-            check_content_range(key, response.headers.get("Content-Range"), start, stop, len(data))
+            check_content_range(response.headers.get("Content-Range"), start, stop, len(data))
             return data, _told(key, response)
 
-    async def astream(self, fs: Any, path: str, fileobj: SupportsWrite) -> bool:
-        """One GET; the store's MD5, where it has one, is compared."""
+    async def astream(self, fs: Any, path: str, target: Target) -> bool:
+        """One GET, piece by piece."""
         async with self._media(fs, path, {}, None) as response:
             if response.status >= 400:
                 _check(response, await response.read())
-            digest = hashlib.md5(usedforsecurity=False)
+            target.expect(shown_checksums(response.headers))
             async for piece in response.content.iter_chunked(_PIECE):
-                digest.update(piece)
-                fileobj.write(piece)
-            promised = _md5(response.headers)
-            if promised is not None and promised != digest.digest():
-                raise ChecksumError("the MD5 of the body is another than the store's")
+                target.write(piece)
         return True
 
     def _media(self, fs: Any, path: str, headers: Mapping[str, str], if_match: str | None) -> Any:
@@ -152,7 +162,8 @@ class _Dialect(GcsDialect):
 
     async def astat(self, fs: Any, path: str, key: str) -> ObjectInfo:
         """The object's metadata."""
-        return _info(key, await fs._call("GET", "b/{}/o/{}", self._bucket, self._name(path), json_out=True))
+        said = await fs._call("GET", "b/{}/o/{}", self._bucket, self._name(path), json_out=True)
+        return _info(key, said, resource_checksums(said))
 
     async def afind(self, fs: Any, start: str) -> Mapping[str, Mapping[str, Any]]:
         """All pages of a listing, with the etags that `acat` tells."""
@@ -197,20 +208,11 @@ def _gcsfs_token(options: GcsOptions) -> Any:
     return "google_default" if auth.kind == "chain" else "anon"
 
 
-def _connector(options: GcsOptions) -> aiohttp.TCPConnector:
-    network = options.network
-    if not network.verify_tls:
-        return aiohttp.TCPConnector(ssl=False)
-    if network.ca_file is None:
-        return aiohttp.TCPConnector()
-    return aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(network.ca_file)))
-
-
 def _check(response: aiohttp.ClientResponse, body: bytes) -> None:
     if response.status == 404:
         reason, message = _said(body)
         if reason != "notFound" or "bucket" not in message:
-            raise FileNotFoundError("there is no such object")  # gcsfs goes by this class
+            raise Missing(404, body, response.headers)
         raise Refused(404, body, response.headers)
     if response.status >= 400 and response.status != 499:  # 499: an upload that was cancelled on purpose
         raise Refused(response.status, body, response.headers)
@@ -238,26 +240,17 @@ def _told(key: str, response: aiohttp.ClientResponse) -> ObjectInfo:
             "generation": generation,
             "updated": headers.get("Last-Modified"),
         },
+        shown_checksums(headers),
     )
 
 
-def _info(key: str, said: Mapping[str, Any]) -> ObjectInfo:
-    return object_info(key, _facts(said))
-
-
-def _facts(said: Mapping[str, Any]) -> dict[str, Any]:
+def _info(key: str, said: Mapping[str, Any], checksums: tuple[str, ...] | None) -> ObjectInfo:
     size = said.get("size")
-    return {
+    facts = {
         "size": None if size is None else int(size),
         "etag": said.get("generation"),
         "generation": said.get("generation"),
         "updated": said.get("updated"),
+        CHECKSUMS: checksums,
     }
-
-
-def _md5(headers: Mapping[str, str]) -> bytes | None:
-    for part in ",".join(value for name, value in headers.items() if name.lower() == "x-goog-hash").split(","):
-        name, _, value = part.strip().partition("=")
-        if name == "md5":
-            return base64.b64decode(value)
-    return None
+    return object_info(key, facts)

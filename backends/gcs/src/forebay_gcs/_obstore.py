@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from obstore.store import GCSStore
 
+from forebay._config import environ
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.obstore import client_config, retry_config
-from forebay_gcs._options import GcsOptions
+from forebay_gcs._options import ACCOUNT_KEY, ACCOUNT_PATHS, GcsOptions
 
 if TYPE_CHECKING:
     from obstore.store import GCSConfig, GCSCredential, GCSCredentialProvider
 
 __all__ = ["make_store"]
+
+_NOBODY = Path(__file__).with_name("nobody.json")
 
 
 def make_store(bucket: str, options: GcsOptions, source: CredentialSource | None) -> GCSStore:
@@ -29,6 +33,8 @@ def make_store(bucket: str, options: GcsOptions, source: CredentialSource | None
         config["base_url"] = options.endpoint
     provider: GCSCredentialProvider | None = None
     auth = options.auth
+    if auth.kind not in ("chain", "key"):
+        config |= _instead_of_the_environments()
     if auth.kind == "anonymous":
         config["skip_signature"] = True
         # For all that skip_signature does not cover (uploads), obstore would ask the machine for an identity.
@@ -51,6 +57,18 @@ def make_store(bucket: str, options: GcsOptions, source: CredentialSource | None
         retry_config=retry_config(),
         credential_provider=provider,
     )
+
+
+def _instead_of_the_environments() -> GCSConfig:
+    """An account that nobody signs with, in place of one in the environment: obstore reads that one all the same.
+
+    It fails where it cannot read it, whoever asks. Either form can only be hidden by the same form.
+    """
+    if any(environ().get(name) for name in ACCOUNT_PATHS):
+        return {"service_account": str(_NOBODY)}
+    if environ().get(ACCOUNT_KEY):
+        return {"service_account_key": _NOBODY.read_text(encoding="utf-8")}
+    return {}
 
 
 class _Fixed:

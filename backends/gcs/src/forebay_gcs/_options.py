@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -12,9 +12,20 @@ from urllib.parse import urlsplit
 
 from forebay._config import environ
 from forebay.exceptions import ConfigError
-from forebay_drivers.options import Network, flag, network
+from forebay_drivers.options import Network, flag, network, one_who
 
-__all__ = ["OPTION_TYPES", "Auth", "GcsOptions", "chain_problem", "machine_has_none", "parse_options"]
+__all__ = [
+    "ACCOUNT_KEY",
+    "ACCOUNT_PATHS",
+    "OPTION_TYPES",
+    "Auth",
+    "GcsOptions",
+    "chain_file",
+    "chain_problem",
+    "join",
+    "machine_has_none",
+    "parse_options",
+]
 
 OPTION_TYPES: Mapping[str, type] = {
     "driver": str,
@@ -37,7 +48,10 @@ OPTION_TYPES: Mapping[str, type] = {
 #: Kinds of credentials files that obstore reads itself.
 _OBSTORE_READS = frozenset({"service_account", "authorized_user"})
 _SECRET_FIELDS = ("private_key", "private_key_id", "client_secret", "refresh_token")
-_OBSTORE_VARIABLES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
+#: Variables of obstore's own.
+ACCOUNT_PATHS = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH")
+ACCOUNT_KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
+_WHO = ("anonymous", "token", "credentials")
 Kind = Literal["anonymous", "bearer", "key", "callable", "chain"]
 
 
@@ -53,9 +67,8 @@ class Auth:
     def describe(self) -> str:
         """Who asks, without a secret."""
         if self.kind == "chain":
-            tried = "GOOGLE_APPLICATION_CREDENTIALS, then gcloud's file, then the machine's own identity"
             kind = _chain_type()
-            return f"the SDK's own chain ({tried}): {f'a file of type {kind}' if kind else 'no file was found'}"
+            return f"the SDK's own chain: {f'a file of type {kind}' if kind else 'no file was found'}"
         words = {"anonymous": "nobody (anonymous)", "bearer": "a bearer token", "callable": "the credentials callable"}
         return words.get(self.kind) or f"a credentials file of type {self.type}"
 
@@ -81,11 +94,16 @@ class GcsOptions:
     user_project: str | None = None
 
 
+def join(layers: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Join layers of options, the strongest first: it alone says who asks."""
+    return one_who(layers, _WHO)
+
+
 def parse_options(options: Mapping[str, object]) -> GcsOptions:
     """Check ``options``; the emulator's variable and the project come from the environment where no option says.
 
     Raises:
-        ConfigError: A value that cannot be used, or two ways to authenticate at once.
+        ConfigError: A value that cannot be used, or two ways to authenticate in one place.
     """
     endpoint, emulator = _endpoint(options)
     return GcsOptions(
@@ -188,6 +206,12 @@ def _type_of(text: str) -> str | None:
 
 def chain_problem(auth: Auth) -> str | None:
     """Why obstore cannot use these credentials; None where it can."""
+    found = [name for name in (*ACCOUNT_PATHS, ACCOUNT_KEY) if environ().get(name)]
+    hidden = ACCOUNT_KEY if auth.type == "service_account" else ""
+    if auth.kind == "key" and any(name != hidden for name in found):
+        return f"obstore takes the account of {found[0]} before the one that was given"
+    if auth.kind != "chain" and ACCOUNT_KEY in found and len(found) > 1:
+        return f"obstore takes no {found[0]} beside {ACCOUNT_KEY}"
     if auth.kind == "key":
         kind: str | None = auth.type
     elif auth.kind == "chain":
@@ -205,15 +229,20 @@ def machine_has_none(auth: Auth) -> bool:
     """Whether it is known without asking that the chain ends in nothing: no file, and a machine not to be asked."""
     if auth.kind != "chain" or environ().get("NO_GCE_CHECK", "").lower() != "true":
         return False
-    return _chain_type() is None and not any(environ().get(name) for name in _OBSTORE_VARIABLES)
+    return _chain_type() is None and not any(environ().get(name) for name in (*ACCOUNT_PATHS, ACCOUNT_KEY))
 
 
 def _chain_type() -> str | None:
     """The type of the file that the SDK's own chain begins with; None where there is none."""
+    return chain_file()[1]
+
+
+def chain_file() -> tuple[Path, str | None]:
+    """The file that the SDK's own chain begins with, and its type; None where it is none, or not there."""
     named = environ().get("GOOGLE_APPLICATION_CREDENTIALS")
     home = Path(environ().get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser())
     path = Path(named) if named else home / "application_default_credentials.json"
     try:
-        return _type_of(path.read_text(encoding="utf-8"))
+        return path, _type_of(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
-        return None
+        return path, None

@@ -7,7 +7,6 @@ another origin, and cuts a range out of a whole body where the server sends no r
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,8 +21,8 @@ from forebay._config import environ
 from forebay.downloader import SupportsWrite
 from forebay.exceptions import StorageError, UnsupportedOperationError
 from forebay.types import ObjectInfo, RangeRead
+from forebay_drivers import tls
 from forebay_drivers.errors import Subject, failure, retry_after, status_failure
-from forebay_drivers.options import Network
 from forebay_drivers.proxies import proxy_for
 from forebay_drivers.validators import check_unchanged, is_strong
 from forebay_http._aiohttp_errors import SDK_ERRORS, translate
@@ -198,7 +197,7 @@ class AiohttpDriver:
     def _new_session(self) -> aiohttp.ClientSession:
         network = self._options.network
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=_tls(network)),
+            connector=aiohttp.TCPConnector(limit=0, ssl=tls.context(network)),
             timeout=aiohttp.ClientTimeout(total=None, sock_read=network.timeout, sock_connect=network.connect_timeout),
             cookie_jar=aiohttp.DummyCookieJar(),  # the other driver keeps none either
             auto_decompress=False,
@@ -225,18 +224,6 @@ class AiohttpDriver:
                 connector = session.connector
                 session.detach()
                 connector._close()  # the public way is a coroutine, and there is no loop any more to run it
-
-
-def _tls(options: Network) -> ssl.SSLContext | bool:
-    if options.ca_file is None and options.verify_tls:
-        return True
-    context = ssl.create_default_context()
-    if options.ca_file is not None:
-        context.load_verify_locations(options.ca_file)
-    if not options.verify_tls:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _refused(response: aiohttp.ClientResponse, subject: Subject) -> StorageError:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from forebay.downloader import Downloader, SupportsWrite, check_range
 from forebay.exceptions import StorageError
-from forebay.types import Capabilities, ObjectInfo, RangeRead
+from forebay.types import Access, Capabilities, ObjectInfo, RangeRead
 from forebay_drivers import drain, fork
+from forebay_drivers.access import Place, in_order, network_words
 from forebay_drivers.errors import ErrorTable, Subject
 from forebay_drivers.loop import LoopThread
 from forebay_http._choice import Choice, Handover, options_refusal
@@ -77,6 +78,20 @@ class HttpDownloader(Downloader):
             driver="obstore",
             version=version("obstore"),
             reason="asked for with driver='obstore'" if asked else "the default: the fastest, for bodies with a length",
+        )
+
+    def describe_access(self) -> Access:
+        """Who asks, and where, in words without a secret: for `forebay doctor`."""
+        origin = self._target.origin
+        tried = tuple(in_order(_places(self.options, self._target)))
+        used = next((step for step in tried if step.outcome == "used"), None)
+        who = "nobody: no credentials are sent" if used is None else f"{used.detail} ({used.source})"
+        return Access(
+            who=who,
+            where=origin,
+            endpoint=origin,
+            network=network_words(self._settings.network, origin),
+            tried=tried,
         )
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -268,6 +283,16 @@ class _Clients:
         if self._aiohttp is not None:
             self.loop.close(self._aiohttp.aclose())
             self._aiohttp.close()
+
+
+def _places(options: Mapping[str, object], target: Target) -> Iterator[Place]:
+    headers = options.get("headers")
+    names = [str(name).lower() for name in headers] if isinstance(headers, Mapping) else []
+    yield Place("option bearer_token", "a token" if options.get("bearer_token") else None, options=["bearer_token"])
+    yield Place("option username", "basic authentication" if options.get("username") else None, options=["username"])
+    yield Place("option headers", "an Authorization" if "authorization" in names else None, options=["headers"])
+    yield Place("a user in the URL", "basic authentication" if target.userinfo else None)
+    yield Place("the URL's query", "whatever it holds" if target.query else None)
 
 
 def _secrets(target: Target, options: HttpOptions) -> tuple[str, ...]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from forebay.exceptions import AuthenticationError, ConfigError
-from forebay.types import Capabilities
+from forebay.types import Access
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
 from forebay_drivers.facade import TwoDriverDownloader, split_root
+from forebay_s3._describe import describe
 from forebay_s3._errors import TABLE
-from forebay_s3._options import OPTION_TYPES, S3Options, parse_options
+from forebay_s3._options import OPTION_TYPES, S3Options, join, parse_options
 
 __all__ = ["S3Downloader"]
 
@@ -50,17 +50,21 @@ class S3Downloader(TwoDriverDownloader):
         return make_driver(self._bucket, self._prefix, self._settings, subject, credentials)
 
     @classmethod
+    def join_options(cls, root: str, layers: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+        """The strongest place that says who asks is the only one to do so; a session token belongs to its key."""
+        return join(layers)
+
+    @classmethod
     def location_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
         """The endpoint, wherever it was found: a bucket of the same name at another one is another bucket."""
         endpoint = parse_options(options).endpoint_url
         return {} if endpoint is None else {"endpoint_url": endpoint}
 
     @classmethod
-    def probe_driver(cls, options: Mapping[str, object]) -> Capabilities:
-        """Which driver serves this process, and why. The SDK checks checksums, where S3 itself gives them."""
-        said = super().probe_driver(options)
-        checked = said.driver == "fsspec" and parse_options(options).aws
-        return replace(said, checksums=("crc32", "sha1", "sha256")) if checked else said
+    def store_checksums(cls, options: Mapping[str, object], driver: str) -> tuple[str, ...]:
+        """S3's own, where it is asked for them; obstore shows none."""
+        asked = driver == "fsspec" and parse_options(options).asks_checksums
+        return ("crc64nvme", "crc32c", "crc32", "sha1", "sha256") if asked else ()
 
     @classmethod
     def obstore_refusal(cls, options: Mapping[str, object]) -> str | None:
@@ -80,21 +84,9 @@ class S3Downloader(TwoDriverDownloader):
         """Not where another option is the one."""
         return self._settings.callable_credentials
 
-    def describe_access(self) -> str:
-        """Who asks, and where, in words without a secret: for `forebay doctor`."""
-        settings = self._settings
-        if settings.anonymous:
-            who = "nobody (anonymous)"
-        elif settings.callable_credentials:
-            who = "the credentials callable"
-        elif settings.keys is not None:
-            who = "an access key" + (" with a session token" if settings.keys.session_token else "")
-        elif settings.fetched_by is not None:
-            who = f"the profile {settings.profile!r} through {settings.fetched_by}"
-        else:
-            who = "the SDK's own chain (web identity, container, the machine's identity): no key was found"
-        where = settings.endpoint_url or f"AWS, region {settings.region}"
-        return f"{who}, at {where} ({'path' if settings.path_style else 'virtual-host'} style)"
+    def describe_access(self) -> Access:
+        """Who asks, where, and which places were looked at for that: for `forebay doctor`."""
+        return describe(self.options, self._settings)
 
     @staticmethod
     def check_credentials(values: Mapping[str, object]) -> None:

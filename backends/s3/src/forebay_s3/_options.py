@@ -6,17 +6,17 @@ another value by itself and an explicit option is the stronger one on every path
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from forebay._config import environ
 from forebay._url import redact
 from forebay.exceptions import ConfigError
-from forebay_drivers.options import Network, flag, network, wanted_driver
+from forebay_drivers.options import Network, flag, network, one_who, says_who, wanted_driver
 from forebay_s3._profile import Profile, find_profile
 
-__all__ = ["OPTION_TYPES", "Keys", "S3Options", "parse_options"]
+__all__ = ["OPTION_TYPES", "Keys", "S3Options", "join", "meant_option", "parse_options"]
 
 OPTION_TYPES: Mapping[str, type] = {
     "driver": str,
@@ -43,7 +43,8 @@ OPTION_TYPES: Mapping[str, type] = {
 _STYLES = ("auto", "path", "virtual")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 # Options that say who asks. The mapping holds the strongest layer first, so the first of them in it is the one meant.
-_WHO = {"anonymous", "credentials", "access_key_id", "secret_access_key", "profile"}
+_WHO = ("anonymous", "credentials", "access_key_id", "secret_access_key", "profile")
+_KEYS = ("access_key_id", "secret_access_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,29 @@ class S3Options:
     fetched_by: str | None = None
     metadata_endpoint: str | None = None
     machine_has_none: bool = False
+    asks_checksums: bool = True
     requester_pays: bool = False
     network: Network = field(default_factory=Network)
+
+
+def join(layers: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Join layers of options, the strongest first: it alone says who asks.
+
+    A key and its secret may stand in two places, as long as neither is given twice. A session token belongs to the
+    place of the key; joined to another's it would only have the request refused.
+    """
+    joined = one_who(layers, (*_WHO, "session_token"))
+    first = next((layer for layer in layers if says_who(layer, _WHO)), {})
+    given = [name for name in _KEYS if first.get(name) is not None]
+    if len(given) == 1 and not any(first.get(name) for name in ("credentials", "profile", "anonymous")):
+        (have,) = given
+        missing = _KEYS[1 - _KEYS.index(have)]
+        other = next((layer for layer in layers if layer.get(missing) is not None), {})
+        if other.get(have) is None and other.get(missing) is not None:
+            token = (first if have == "access_key_id" else other).get("session_token")
+            joined.pop("session_token", None)
+            joined |= {missing: other[missing], **({} if token is None else {"session_token": token})}
+    return joined
 
 
 def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
@@ -83,7 +105,7 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
         ConfigError: A value that cannot be used, half of a pair of keys, or a profile that is not there.
     """
     env = environ()
-    who = _who(options)
+    who = meant_option(options)
     named = _text(options, "profile") if who == "profile" else None
     keys, profile = None, None
     if who == "keys":
@@ -112,12 +134,14 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
         fetched_by=profile.fetched if profile is not None and keys is None else None,
         metadata_endpoint=env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or env.get("AWS_METADATA_ENDPOINT"),
         machine_has_none=searched and _machine_has_none(env),
+        asks_checksums=_asks_checksums(env, profile, endpoint),
         requester_pays=flag(options, "requester_pays", default=False),
-        network=network(options),
+        network=network(options, "AWS_CA_BUNDLE"),
     )
 
 
-def _who(options: Mapping[str, object]) -> str | None:
+def meant_option(options: Mapping[str, object]) -> str | None:
+    """The strongest option that says who asks: anonymous, credentials, profile, or keys for a pair; None: no option."""
     for name in options:
         if (
             name not in _WHO
@@ -161,7 +185,9 @@ def _settings_of(env: Mapping[str, str]) -> Profile | None:
         found = find_profile(None, env)
     except ConfigError:
         return None  # AWS_PROFILE names none, and nobody needs it: the keys in the environment are the stronger ones
-    return None if found is None else Profile(name=found.name, region=found.region, endpoint_url=found.endpoint_url)
+    if found is None:
+        return None
+    return Profile(name=found.name, region=found.region, endpoint_url=found.endpoint_url, checksums=found.checksums)
 
 
 def _endpoint(options: Mapping[str, object], env: Mapping[str, str], profile: Profile | None) -> str | None:
@@ -212,6 +238,12 @@ def _others_offer(env: Mapping[str, str]) -> bool:
     """Whether a cluster or container offers an identity, which only the SDKs fetch."""
     others = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
     return any(env.get(name) for name in (*others, "AWS_CONTAINER_CREDENTIALS_FULL_URI"))
+
+
+def _asks_checksums(env: Mapping[str, str], profile: Profile | None, endpoint: str | None) -> bool:
+    """Whether checksums are asked for, by the AWS SDK's own setting: S3 has them, others may refuse the header."""
+    said = env.get("AWS_RESPONSE_CHECKSUM_VALIDATION") or (profile.checksums if profile is not None else None)
+    return _is_aws(endpoint) if said is None else said.lower() == "when_supported"
 
 
 def _machine_has_none(env: Mapping[str, str]) -> bool:

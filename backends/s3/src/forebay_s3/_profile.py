@@ -13,7 +13,7 @@ from pathlib import Path
 
 from forebay.exceptions import ConfigError
 
-__all__ = ["Profile", "find_profile"]
+__all__ = ["Profile", "find_profile", "profile_files"]
 
 _FETCHED = (
     "role_arn",
@@ -36,6 +36,7 @@ class Profile:
     region: str | None = None
     endpoint_url: str | None = None
     fetched: str | None = None
+    checksums: str | None = None
 
 
 def find_profile(name: str | None, environ: Mapping[str, str]) -> Profile | None:
@@ -45,9 +46,7 @@ def find_profile(name: str | None, environ: Mapping[str, str]) -> Profile | None
         ConfigError: The named one is in neither file, or a file cannot be read as one.
     """
     wanted = name or environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-    home = Path(environ.get("HOME") or "~").expanduser()
-    keys = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials").expanduser()
-    config = Path(environ.get("AWS_CONFIG_FILE") or home / ".aws" / "config").expanduser()
+    keys, config = profile_files(environ)
     section = "default" if wanted == "default" else f"profile {wanted}"
     entries = {**_section(config, section), **_section(keys, wanted)}
     if not entries:
@@ -66,9 +65,17 @@ def find_profile(name: str | None, environ: Mapping[str, str]) -> Profile | None
         session_token=entries.get("aws_session_token") if has_keys else None,
         region=entries.get("region"),
         endpoint_url=entries.get("endpoint_url"),
+        checksums=entries.get("response_checksum_validation"),
         # A role is assumed with the keys beside it: they are not the ones to sign with.
         fetched=next((entry for entry in _FETCHED if entry in entries and (entry == "role_arn" or not has_keys)), None),
     )
+
+
+def profile_files(environ: Mapping[str, str]) -> tuple[Path, Path]:
+    """The file of keys and the file of settings, which need not be there."""
+    home = Path(environ.get("HOME") or "~").expanduser()
+    keys = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials").expanduser()
+    return keys, Path(environ.get("AWS_CONFIG_FILE") or home / ".aws" / "config").expanduser()
 
 
 def _section(path: Path, name: str) -> dict[str, str]:

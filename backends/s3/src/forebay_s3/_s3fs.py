@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioCredentials
+from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.credentials import ReadOnlyCredentials
 from s3fs import S3FileSystem
 
 from forebay._config import environ
-from forebay.downloader import SupportsWrite
 from forebay.types import ObjectInfo
+from forebay_drivers import tls
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.errors import Subject
-from forebay_drivers.fsspec import NativeDriver, S3Dialect
+from forebay_drivers.fsspec import NativeDriver, S3Dialect, Target
+from forebay_drivers.options import Network
 from forebay_drivers.proxies import proxy_for
 from forebay_s3._options import S3Options
 
@@ -39,7 +44,8 @@ def make_driver(
 ) -> NativeDriver:
     """Make the driver of one root."""
     inner = f"{bucket}/{prefix}/" if prefix else f"{bucket}/"
-    return NativeDriver(lambda: _filesystem(options, source), subject, prefix=inner, dialect=_S3Dialect())
+    dialect = _S3Dialect(asks=options.asks_checksums)
+    return NativeDriver(lambda: _filesystem(options, source), subject, prefix=inner, dialect=dialect)
 
 
 def _filesystem(options: S3Options, source: CredentialSource | None) -> S3FileSystem:
@@ -62,19 +68,22 @@ def _filesystem(options: S3Options, source: CredentialSource | None) -> S3FileSy
         s3_additional_kwargs={"RequestPayer": "requester"} if options.requester_pays else {},
         client_kwargs={
             "region_name": options.region,
-            "verify": str(net.ca_file) if net.ca_file is not None else net.verify_tls,
+            # Only its truth counts where `_sessions` works.
+            "verify": str(net.ca_file) if net.verify_tls and net.ca_file is not None else net.verify_tls,
         },
         config_kwargs={
             "s3": {"addressing_style": "path" if options.path_style else "virtual"},
-            # Compatible stores refuse checksum headers that they do not know; on S3 the SDK checks bodies by them.
+            # Compatible stores refuse checksum headers that they do not know.
             "request_checksum_calculation": "when_supported" if options.aws else "when_required",
-            "response_checksum_validation": "when_supported" if options.aws else "when_required",
+            # Bodies are compared here: the SDK compares a response at a time, and tries again without an end.
+            "response_checksum_validation": "when_required",
             "ignore_configured_endpoint_urls": True,  # ours is the one
             "proxies": _proxies(options),
             "retries": {"total_max_attempts": 1},
             "connect_timeout": net.connect_timeout,
             "read_timeout": net.timeout,
             "max_pool_connections": _POOL,
+            **_sessions(net),
         },
     )
     fs.retries = 1  # the engine retries, with jitter and a budget
@@ -85,6 +94,21 @@ def _proxies(options: S3Options) -> dict[str, str]:
     """The proxy by the rules that obstore has; botocore reads ``NO_PROXY`` in another way."""
     proxy = proxy_for(options.endpoint_url or f"https://s3.{options.region}.amazonaws.com", environ())
     return {} if proxy is None else {"http": proxy, "https": proxy}
+
+
+def _sessions(net: Network) -> dict[str, Any]:
+    """The SDK's connections with the authorities that every driver trusts; by itself it takes certifi's.
+
+    Releases before 3 of aiobotocore do not let one choose: there ``ca_file`` alone is trusted.
+    """
+    if "http_session_cls" not in inspect.signature(AioConfig.__init__).parameters:
+        return {}
+
+    class Session(AIOHTTPSession):  # type: ignore[misc]
+        def _build_verify_context(self) -> ssl.SSLContext:
+            return tls.context(net)
+
+    return {"http_session_cls": Session}
 
 
 class _SourceCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocore ships no types
@@ -112,6 +136,9 @@ class _S3Dialect(S3Dialect):
         await super().awarm(fs)
         client = await fs.set_session()
         client.meta.events.register("before-call.s3", _stay)
+        if self._asks:
+            for call in ("GetObject", "HeadObject"):
+                client.meta.events.register(f"before-call.s3.{call}", _ask_for_checksums)
 
     async def astat(self, fs: Any, path: str, key: str) -> ObjectInfo:
         """One HEAD; where it is refused, a small GET, whose error has a reason."""
@@ -125,13 +152,15 @@ class _S3Dialect(S3Dialect):
         assert info is not None
         return info
 
-    async def astream(self, fs: Any, path: str, fileobj: SupportsWrite) -> bool:
+    async def astream(self, fs: Any, path: str, target: Target) -> bool:
         """One GET, piece by piece."""
         bucket, name = self.split(path)
-        body = (await fs._call_s3("get_object", Bucket=bucket, Key=name))["Body"]
+        response = await fs._call_s3("get_object", Bucket=bucket, Key=name)
+        target.expect(self.info(name, response).checksums)
+        body = response["Body"]
         try:
             while piece := await body.read(_PIECE):
-                fileobj.write(piece)
+                target.write(piece)
         finally:
             body.close()
         return True
@@ -147,6 +176,12 @@ class _S3Dialect(S3Dialect):
             await fs._call_s3("put_object", Bucket=bucket, Key=name, Body=file)
         finally:
             file.close()
+
+
+def _ask_for_checksums(params: dict[str, Any], **_: Any) -> None:
+    """Have the store show what it has. Asked in the call itself, botocore would compare too, and ranges with wholes."""
+    if "Range" not in params["headers"]:
+        params["headers"]["x-amz-checksum-mode"] = "ENABLED"
 
 
 def _stay(context: dict[str, Any], **_: Any) -> None:

@@ -10,7 +10,7 @@ from forebay._registry._listing import (
     formats,
     plugins,
 )
-from forebay._registry._resolve import Resolved, make, open_downloader, resolve
+from forebay._registry._resolve import EXPLICIT, Resolved, make, open_downloader, resolve
 from forebay._registry._state import (
     in_process_registrations,
     register_downloader,
@@ -19,6 +19,7 @@ from forebay._registry._state import (
 )
 
 __all__ = [
+    "EXPLICIT",
     "PluginInfo",
     "Resolved",
     "codec_by_name",

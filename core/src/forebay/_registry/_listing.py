@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from forebay._config import Alias, Settings, load_settings
 from forebay._registry._load import Claim, Loaded, Plugin
-from forebay._registry._resolve import alias_backend, choose, load_class
+from forebay._registry._resolve import alias_backend, choose, load_class, scheme_options
 from forebay._registry._state import in_process_registrations, loaded
 from forebay.downloader import Downloader, probe_class
 from forebay.exceptions import ForebayError, PluginConflictError, UnsupportedFormatError
-from forebay.types import CodecSpec, FormatSpec
+from forebay.types import BackendSpec, CodecSpec, FormatSpec
 
 __all__ = ["PluginInfo", "codec_by_name", "codecs", "format_by_name", "formats", "plugins"]
 
@@ -40,7 +40,7 @@ class PluginInfo:
 def plugins() -> list[PluginInfo]:
     """Every scheme, sorted, then every plugin that could not be loaded. Imports the backends; makes no request."""
     state, settings, by_hand = loaded(), load_settings(), in_process_registrations()
-    rows = [_in_process(scheme, cls) for scheme, cls in by_hand.items()]
+    rows = [_in_process(scheme, cls, settings) for scheme, cls in by_hand.items()]
     aliases = {name: alias for name, alias in settings.aliases.items() if _is_own_row(alias, state, by_hand)}
     for claim in state.claims:
         for scheme in claim.spec.schemes:
@@ -53,16 +53,29 @@ def plugins() -> list[PluginInfo]:
     return rows + [_broken(plugin) for plugin in state.broken]
 
 
-def _in_process(scheme: str, cls: type[Downloader]) -> PluginInfo:
-    said = probe_class(cls, {})
+def _in_process(scheme: str, cls: type[Downloader], settings: Settings) -> PluginInfo:
     note = f"{cls.__module__}.{cls.__qualname__}, registered in this process"
-    return PluginInfo(
-        scheme=scheme,
-        backend=scheme,
-        version=said.version,
+    row = PluginInfo(scheme=scheme, backend=scheme, note=note)
+    return _probed(row, BackendSpec(name=scheme, schemes=(scheme,), load=lambda: cls), settings)
+
+
+def _probed(row: PluginInfo, spec: BackendSpec, settings: Settings) -> PluginInfo:
+    """The row with what opening a URL of its scheme would find: by the alias's options and the environment's."""
+    assert row.scheme is not None
+    try:
+        cls = load_class(spec)
+        said = probe_class(cls, scheme_options(row.scheme, spec, cls, settings))
+    except ForebayError as failed:
+        return replace(row, error=row.error or str(failed))
+    except Exception as failed:  # noqa: BLE001 - a stranger's probe must not take the listing down; shown in its row
+        return replace(row, error=row.error or f"{type(failed).__name__}: {failed}")
+    notes = [note for note in (row.note, said.reason) if note]
+    return replace(
+        row,
+        version=row.version or said.version,
         driver=said.driver,
         native_async=said.native_async,
-        note=note,
+        note="; ".join(notes) or None,
     )
 
 
@@ -81,37 +94,30 @@ def _alias(alias: Alias, state: Loaded, settings: Settings) -> PluginInfo:
     row = PluginInfo(scheme=alias.scheme, backend=alias.backend or alias.scheme, note=note)
     try:
         spec = alias_backend(alias, settings)
-        said = probe_class(load_class(spec), {})
     except ForebayError as failed:
         return replace(row, error=str(failed))
-    except Exception as failed:  # noqa: BLE001 - a stranger's probe must not take the listing down; shown in its row
-        return replace(row, error=f"{type(failed).__name__}: {failed}")
-    return replace(row, distribution=spec.distribution, driver=said.driver, native_async=said.native_async)
+    version = next((claim.plugin.version for claim in state.claims if claim.spec is spec), None)
+    return _probed(replace(row, distribution=spec.distribution, version=version), spec, settings)
 
 
 def _row(scheme: str, claim: Claim, claims: list[Claim], settings: Settings, error: str | None) -> PluginInfo:
     spec, plugin = claim.spec, claim.plugin
-    driver, native, note = spec.drivers[0] if spec.drivers else None, False, None
-    try:
-        chosen = choose(scheme, claims, settings)
-        if chosen is not claim:
-            error = error or f"not used: {scheme}:// is served by {chosen.plugin} ([backends] in {settings.source})"
-        said = probe_class(load_class(spec), {})
-        driver, native, note = said.driver, said.native_async, said.reason or None
-    except ForebayError as failed:
-        error = error or str(failed)
-    except Exception as failed:  # noqa: BLE001 - a stranger's probe must not take the listing down; shown in its row
-        error = error or f"{type(failed).__name__}: {failed}"
-    return PluginInfo(
+    row = PluginInfo(
         scheme=scheme,
         backend=spec.name,
         distribution=plugin.distribution,
         version=plugin.version,
-        driver=driver,
-        native_async=native,
+        driver=spec.drivers[0] if spec.drivers else None,
         error=error,
-        note=note,
     )
+    try:
+        chosen = choose(scheme, claims, settings)
+    except ForebayError as failed:
+        return replace(row, error=error or str(failed))
+    if chosen is not claim:
+        unused = f"not used: {scheme}:// is served by {chosen.plugin} ([backends] in {settings.source})"
+        row = replace(row, error=error or unused)
+    return _probed(row, spec, settings)
 
 
 def _broken(plugin: Plugin) -> PluginInfo:

@@ -24,7 +24,17 @@ from forebay.exceptions import (
 )
 from forebay.types import BackendSpec
 
-__all__ = ["Resolved", "alias_backend", "choose", "load_class", "make", "open_downloader", "resolve"]
+__all__ = [
+    "EXPLICIT",
+    "Resolved",
+    "alias_backend",
+    "choose",
+    "load_class",
+    "make",
+    "open_downloader",
+    "resolve",
+    "scheme_options",
+]
 
 EXPLICIT = "options="
 
@@ -58,15 +68,12 @@ def resolve(url: str | os.PathLike[str] | URL, options: Mapping[str, object] | N
     alias = settings.aliases.get(parsed.scheme)
     wanted, origin = _wanted_backend(parsed.scheme, explicit, alias, settings)
     spec = _backend(parsed.scheme, wanted, origin, settings)
-    layers = [Layer(EXPLICIT, {name: value for name, value in explicit.items() if name != "backend"})]
     # The alias's options were written for the alias's backend: another one that is asked for does not get them.
     own = alias is not None and (alias.backend or alias.scheme) in (spec.name, *spec.schemes)
-    if alias is not None and (own or explicit.get("backend") is None):
-        layers.append(Layer(f"[scheme.{alias.scheme}] in {settings.source}", alias.options))
     cls = load_class(spec)
-    names = {claim.spec.name for claim in loaded().claims} | set(in_process_registrations())
-    merged, origins = merge_options(spec.name, cls.option_types, layers, names)
+    given = alias if own or explicit.get("backend") is None else None
     target = _retarget(parsed, spec, wanted, origin)
+    merged, origins = _merged(spec, cls, str(target), explicit, given, settings)
     return Resolved(url=target, backend=spec, cls=cls, options=merged, remote=spec.remote, origins=origins)
 
 
@@ -94,6 +101,31 @@ def make(resolved: Resolved, root: str) -> Downloader:
         raise InvalidURLError(f"{url.redacted} ends in an empty part, which a root cannot keep; end it in one slash")
     options = {name: dict(value) if isinstance(value, dict) else value for name, value in resolved.options.items()}
     return resolved.cls(root, options)
+
+
+def scheme_options(scheme: str, spec: BackendSpec, cls: type[Downloader], settings: Settings) -> Mapping[str, object]:
+    """The options that a URL of ``scheme`` is opened with where nobody passes any: the alias's and the environment's.
+
+    Raises:
+        ConfigError: One of them is unknown or of another type: what opening such a URL raises.
+    """
+    return _merged(spec, cls, f"{scheme}://", {}, settings.aliases.get(scheme), settings)[0]
+
+
+def _merged(
+    spec: BackendSpec,
+    cls: type[Downloader],
+    root: str,
+    explicit: Mapping[str, object],
+    alias: Alias | None,
+    settings: Settings,
+) -> tuple[dict[str, object], dict[str, str]]:
+    layers = [Layer(EXPLICIT, {name: value for name, value in explicit.items() if name != "backend"})]
+    if alias is not None:
+        layers.append(Layer(f"[scheme.{alias.scheme}] in {settings.source}", alias.options))
+    names = {claim.spec.name for claim in loaded().claims} | set(in_process_registrations())
+    join = functools.partial(cls.join_options, root)
+    return merge_options(spec.name, cls.option_types, layers, names, join)
 
 
 def _explicit(options: Mapping[str, object] | None) -> Mapping[str, object]:

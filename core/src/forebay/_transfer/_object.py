@@ -8,17 +8,16 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
-from forebay._retry import RETRYABLE
+from forebay._transfer._ask import ask
 from forebay._transfer._context import Context
 from forebay._transfer._errors import explain
 from forebay._transfer._file_hook import FileHook, takes_file_hook
-from forebay._transfer._guard import stall_guard
 from forebay._transfer._pool import DaemonPool
 from forebay._transfer._ranges import Parts, Pin, RangeHook, range_hook
 from forebay._transfer._sink import FileTarget, MemoryTarget, Sink
 from forebay._transfer._types import Limiter, Room, Source, TransferPolicy, TransferResult
 from forebay._transfer._whole import WholeBody
-from forebay.downloader import SupportsRangeRead, overrides
+from forebay.downloader import SupportsRangeRead
 from forebay.exceptions import (
     ChecksumMismatchError,
     DecompressionError,
@@ -116,7 +115,7 @@ async def stat_object(source: Source, *, pool: DaemonPool, policy: TransferPolic
     sink = Sink(source, MemoryTarget())
     context = Context(source, sink, room=_Memory(), limiter=_Unlimited(), pool=pool, policy=policy, priority=(0,))
     try:
-        return await _stat(context)
+        return await ask(context)
     except Exception as exc:
         explain(exc, source)
         raise
@@ -213,28 +212,12 @@ async def _by_parts(context: Context, read: RangeHook, pin: Pin) -> bool:
         return await Parts(context, read, pin, start=0, total=total).run()
     if not source.capabilities.stat:
         return False
-    before = await _stat(context)
+    before = await ask(context)
     context.check_total(before.size)
     pin.check(before, asked=True)
+    context.sink.expect(before.checksums)
     done = pin.strong and await Parts(context, read, pin, start=0, total=total).run()
     if done:
         # These hooks do not say what they read of; the object was the same before and after.
-        pin.check(await _stat(context), asked=True)
+        pin.check(await ask(context), asked=True)
     return done
-
-
-async def _stat(context: Context) -> ObjectInfo:
-    downloader, key, trials = context.source.downloader, context.source.key, context.trials()
-    native = context.async_hooks and overrides(downloader, "astat")
-    while True:
-        context.requests += 1
-        try:
-            async with stall_guard(context.policy.timeout, f"no answer about {context.source.where} came"):
-                if native:
-                    return await downloader.astat(key)
-                return await context.pool.run(downloader.stat, key)
-        except RETRYABLE as exc:
-            await context.pause(trials, exc)
-        except Exception as exc:
-            trials.conclude(exc)
-            raise

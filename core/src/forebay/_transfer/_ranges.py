@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
 from forebay._retry import RETRYABLE
+from forebay._transfer._ask import ask
 from forebay._transfer._context import Context, Slot
 from forebay._transfer._guard import single_error, stall_guard
 from forebay._transfer._types import MIB
 from forebay.downloader import SupportsRangeRead, overrides
-from forebay.exceptions import ObjectChangedError, StorageTimeoutError
+from forebay.exceptions import ObjectChangedError, StorageError, StorageTimeoutError
 from forebay.types import ObjectInfo, RangeRead
 
 __all__ = ["Parts", "Pin", "RangeHook", "range_hook"]
+
+logger = logging.getLogger("forebay")
 
 RangeHook = Callable[[int, int, str | None], Awaitable[RangeRead]]
 
@@ -223,6 +227,8 @@ class Parts:
             else:
                 if self._pin.check(got.info, asked=asked is not None):
                     trials.succeeded()
+                    if part.offset == 0:
+                        await self._expect_checksum(got.info)
                     return data
 
     async def _attempt(self, part: _Part, if_match: str | None) -> RangeRead:
@@ -238,6 +244,22 @@ class Parts:
             raise
         context.limiter.moved(len(got.data))
         return got
+
+    async def _expect_checksum(self, said: ObjectInfo) -> None:
+        """Have the bytes compared with the store's own checksum; one more request where a range does not tell it."""
+        context, known, can = self._context, said.checksums, self._context.source.capabilities
+        if known is None and can.checksums and can.stat and context.sink.wants_checksums:
+            try:
+                info = await ask(context)
+            except StorageError as exc:
+                if exc.retryable:
+                    raise
+                # Rights to read are enough; size and version are checked all the same.
+                logger.info("%s is not compared with a checksum of the store's: %s", context.source.where, exc)
+                return
+            self._pin.check(info, asked=True)
+            known = info.checksums
+        context.sink.expect(known)
 
     def _limit(self, part: _Part) -> float:
         return self._patience * (self._context.policy.timeout + part.length / _SLOW)

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
+from forebay._checksums import Checksum, start_checksum
+from forebay._codecs import Codec
 from forebay._transfer._digest import OWN, new_digest
 from forebay._transfer._types import Source
 from forebay.exceptions import ChecksumMismatchError, SizeMismatchError, UnsupportedFormatError
@@ -146,6 +148,7 @@ class Sink:
         self.written = 0
         self._held: memoryview | None = None
         self._pending: Iterator[bytes | memoryview] = iter(())
+        self._stores: tuple[str, Checksum] | None = None
         self._adopted: str | None = None
         self._own = new_digest(OWN)
         algorithm = (source.digest or OWN).partition(":")[0]
@@ -159,11 +162,21 @@ class Sink:
         self.target.restart()
         self._begin()
 
+    @property
+    def wants_checksums(self) -> bool:
+        """Whether the store's own checksums say something that no promise says, and there is still time for them."""
+        return self.source.digest is None and not self.fed and self._stores is None
+
+    def expect(self, checksums: tuple[str, ...] | None) -> None:
+        """Have the stored bytes compared with one of the store's own checksums; before the first of them."""
+        if self.wants_checksums:
+            self._stores = start_checksum(checksums or ())
+
     def start(self, data: bytes | bytearray | memoryview) -> None:
         """Take the next stored bytes; those before have been pumped."""
         view = memoryview(data).cast("B")
         self.fed += len(view)
-        self._pending = self._slices(view) if self._codec is None else self._codec.feed(view)
+        self._pending = self._slices(view) if self._codec is None else self._decoded(self._codec, view)
 
     def start_end(self) -> None:
         """There are no more stored bytes."""
@@ -195,13 +208,23 @@ class Sink:
 
         Raises:
             SizeMismatchError: Another number of bytes.
-            ChecksumMismatchError: Another digest.
+            ChecksumMismatchError: Another digest, or another checksum than the store's.
         """
         expected = self.source.expected_decoded
         if expected is not None and self.written != expected:
             raise self._size_error(self.written)
         if self.source.digest is not None:
             check_digest(self.source, self._promised.hexdigest())
+        if self._stores is not None:
+            told, checksum = self._stores
+            algorithm, _, right = told.partition(":")
+            if (actual := checksum.hexdigest()) != right.lower():
+                raise ChecksumMismatchError(
+                    f"the bytes of {self.source.where} have the {algorithm} {actual}, but the store says {right}",
+                    url=self.source.url,
+                    expected=told,
+                    actual=f"{algorithm}:{actual}",
+                )
 
     def adopt(self, size: int, digest: str) -> None:
         """A hook has written the target by itself."""
@@ -257,10 +280,17 @@ class Sink:
             raise
         self.written += len(piece)
 
-    @staticmethod
-    def _slices(view: memoryview) -> Iterator[memoryview]:
+    def _slices(self, view: memoryview) -> Iterator[memoryview]:
         for start in range(0, len(view), _PIECE):
-            yield view[start : start + _PIECE]
+            piece = view[start : start + _PIECE]
+            if self._stores is not None:
+                self._stores[1].update(piece)
+            yield piece
+
+    def _decoded(self, codec: Codec, view: memoryview) -> Iterator[bytes | memoryview]:
+        if self._stores is not None:
+            self._stores[1].update(view)
+        yield from codec.feed(view)
 
 
 def check_digest(source: Source, actual: str) -> None:

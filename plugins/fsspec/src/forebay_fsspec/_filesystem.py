@@ -9,11 +9,17 @@ from typing import Any, ClassVar, TypeVar
 from fsspec.implementations.chained import ChainedFileSystem
 
 import forebay
-from forebay._fetch import shared_downloader
+from forebay._downloaders import REFUSALS, retire_downloader, shared_downloader
 from forebay._registry import resolve
 from forebay._url import redact, split_object, trim_root
 from forebay.downloader import Downloader
-from forebay.exceptions import AccessDeniedError, InvalidURLError, ObjectNotFoundError, UnsupportedOperationError
+from forebay.exceptions import (
+    AccessDeniedError,
+    ConfigError,
+    InvalidURLError,
+    ObjectNotFoundError,
+    UnsupportedOperationError,
+)
 from forebay.types import ObjectInfo
 from forebay_fsspec._file import CachedFile
 from forebay_fsspec._patience import patiently
@@ -22,6 +28,11 @@ from forebay_fsspec._target import target_options, target_prefix
 __all__ = ["ForebayFileSystem"]
 
 T = TypeVar("T")
+#: What fsspec itself gives to any file system.
+_FSSPEC_OWN = frozenset(
+    {"asynchronous", "batch_size", "listings_expiry_time", "loop", "max_paths", "skip_instance_cache",
+     "use_listings_cache"}
+)  # fmt: skip
 
 
 class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships no types
@@ -57,6 +68,7 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
         fo: str | None = None,
         **kwargs: Any,
     ) -> None:
+        _refuse_strangers(kwargs)
         super().__init__(**kwargs)
         self._options = _joined(options, target_protocol, target_options)
         self._cache: dict[str, Any] = {
@@ -102,10 +114,10 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
             downloader, key = self._find_object(path)
         except InvalidURLError:
             downloader, _ = self._find_folder(path)  # a bucket or the like
-            self._ask(lambda: next(iter(downloader.list("")), None))
+            self._ask(downloader, lambda: next(iter(downloader.list("")), None))
             return _folder(path)
         try:
-            return self._entry(path, self._ask(lambda: downloader.stat(key)))
+            return self._entry(path, self._ask(downloader, lambda: downloader.stat(key)))
         except (FileNotFoundError, UnsupportedOperationError):
             if self._is_folder(path):
                 return _folder(path)
@@ -114,7 +126,7 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
     def _is_folder(self, path: str) -> bool:
         try:
             downloader, start = self._find_folder(path)
-            return self._ask(lambda: next(iter(downloader.list(start)), None)) is not None
+            return self._ask(downloader, lambda: next(iter(downloader.list(start)), None)) is not None
         except (UnsupportedOperationError, AccessDeniedError, ObjectNotFoundError):
             return False  # nothing that could be shown as a folder
 
@@ -123,7 +135,7 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
         path = self._strip_protocol(path)
         downloader, start = self._find_folder(path)
         entries: dict[str, dict[str, Any]] = {}
-        for found in self._ask(lambda: list(downloader.list(start))):
+        for found in self._ask(downloader, lambda: list(downloader.list(start))):
             inner, slash, _ = found.key[len(start) :].partition("/")
             name = f"{self._base(path)}{inner}"
             if slash and inner:
@@ -145,7 +157,8 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
         path = self._strip_protocol(path)
         downloader, start = self._find_folder(path)
         base = self._base(path)
-        found = {name: self._entry(name, one) for name, one in self._ask(lambda: list(_named(downloader, start, base)))}
+        listed = self._ask(downloader, lambda: list(_named(downloader, start, base)))
+        found = {name: self._entry(name, one) for name, one in listed}
         if not found and self.isfile(path):
             found = {path: self.info(path)}
         return dict(sorted(found.items())) if detail else sorted(found)
@@ -179,8 +192,12 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
             raise UnsupportedOperationError("the store shows no date", url=redact(self._url(path)))
         return moment
 
-    def _ask(self, question: Callable[[], T]) -> T:
-        return patiently(self._options, question)
+    def _ask(self, downloader: Downloader, question: Callable[[], T]) -> T:
+        try:
+            return patiently(self._options, question)
+        except REFUSALS:
+            retire_downloader(downloader)
+            raise
 
     # -- URLs -----------------------------------------------------------------------------------------------------
 
@@ -209,6 +226,18 @@ class ForebayFileSystem(ChainedFileSystem):  # type: ignore[misc] # fsspec ships
         except InvalidURLError:
             return shared_downloader(resolved, str(resolved.url)), ""
         return shared_downloader(resolved, root), f"{key}/" if key else ""
+
+
+def _refuse_strangers(kwargs: Mapping[str, object]) -> None:
+    """Nothing is dropped in silence: fsspec's base class takes any word and uses none of these."""
+    for name in kwargs:
+        if name not in _FSSPEC_OWN:
+            raise ConfigError(
+                f"forebay:// takes no argument {name!r}; Forebay's options go into options={{…}}, those that fsspec's"
+                f" file system of the inner URL would take into target_options={{…}} with target_protocol='s3' and the"
+                f" like, or into a chain: forebay::s3://…, s3={{…}}",
+                option=name,
+            )
 
 
 def _joined(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from forebay.exceptions import ConfigError
 
@@ -30,6 +30,19 @@ _S3 = {
     "endpoint_url": "endpoint_url",
     "profile": "profile",
     "requester_pays": "requester_pays",
+    # Of ``client_kwargs`` and ``config_kwargs["s3"]`` alone:
+    "region_name": "region",
+    "addressing_style": "addressing_style",
+    "verify_tls": "verify_tls",
+    "ca_file": "ca_file",
+}
+#: What people give to the client under s3fs, in s3fs's words.
+_S3_CLIENT = {
+    "endpoint_url": "endpoint_url",
+    "region_name": "region_name",
+    "aws_access_key_id": "key",
+    "aws_secret_access_key": "secret",
+    "aws_session_token": "token",
 }
 _GCS = {"anon": "anonymous", "token": "token", "project": "project", "endpoint_url": "endpoint_url"}
 _AZURE = {
@@ -57,15 +70,31 @@ def target_options(protocol: str, given: Mapping[str, object]) -> dict[str, obje
         return dict(given)
     names = _OURS.get(_NATIVE[protocol], {})
     options: dict[str, object] = {}
-    for name, value in given.items():
-        if name == "client_kwargs" and names is _S3 and isinstance(value, Mapping) and set(value) == {"region_name"}:
-            options["region"] = value["region_name"]
-        elif name in names:
-            options[names[name]] = value
-        else:
+    for name, path, value in _named(given, nested=names is _S3):
+        if name not in names:
             raise ConfigError(
-                f"option {name!r} of fsspec's {protocol}:// has no counterpart in Forebay's own backend; give Forebay's"
+                f"option {path} of fsspec's {protocol}:// has no counterpart in Forebay's own backend; give Forebay's"
                 f" options instead: forebay={{'options': {{…}}}}, or read through fsspec+{protocol}://",
-                option=name,
+                option=path.strip("'"),
             )
+        if options.setdefault(names[name], value) != value:
+            raise ConfigError(f"option {path} says something else than another option of its meaning", option=path)
     return options
+
+
+def _named(given: Mapping[str, object], *, nested: bool) -> Iterator[tuple[str, str, object]]:
+    """Each option: its name as s3fs itself has it, how it was written, and its value."""
+    for name, value in given.items():
+        if not nested or name not in ("client_kwargs", "config_kwargs") or not isinstance(value, Mapping):
+            yield name, repr(name), value
+            continue
+        for inner, one in value.items():
+            path = f"{name}[{inner!r}]"
+            if name == "client_kwargs" and inner == "verify":
+                yield ("verify_tls" if isinstance(one, bool) else "ca_file"), path, one
+            elif name == "client_kwargs":
+                yield _S3_CLIENT.get(inner, path), path, one
+            elif inner == "s3" and isinstance(one, Mapping):
+                yield from ((deep, f"{path}[{deep!r}]", last) for deep, last in one.items())
+            else:
+                yield path, path, one

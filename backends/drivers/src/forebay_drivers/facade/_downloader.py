@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from forebay._checksums import available
 from forebay._url import join_url, redact
 from forebay.downloader import Downloader, SupportsWrite, check_range
 from forebay.exceptions import AuthenticationError, InvalidURLError, StorageError
@@ -48,8 +49,6 @@ class TwoDriverDownloader(Downloader):
     sdk_hint: ClassVar[str]
     #: What the store's codes and statuses mean.
     table: ClassVar[ErrorTable] = ErrorTable()
-    #: The store's own checksums that a driver verifies or shows, by driver.
-    checksums: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     detects_stalls: ClassVar[bool] = True
 
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
@@ -81,6 +80,11 @@ class TwoDriverDownloader(Downloader):
         """Why these options need obstore; None where they do not."""
         return None
 
+    @classmethod
+    def store_checksums(cls, options: Mapping[str, object], driver: str) -> tuple[str, ...]:
+        """The store's own checksums that ``driver`` shows with these options."""
+        return ()
+
     def secrets(self) -> tuple[str, ...]:
         """Texts that no error may show: the values of the credentials in use."""
         return ()
@@ -109,15 +113,17 @@ class TwoDriverDownloader(Downloader):
     @classmethod
     def probe_driver(cls, options: Mapping[str, object]) -> Capabilities:
         """Which driver serves this process, and why."""
+        wanted_driver(options, cls.name)
         choice = cls._choose(options)
         works = choice.error is None
+        shown = cls.store_checksums(options, choice.driver)
         return Capabilities(
             native_async=works,
             ranges=works,
             stat=works,
             list=works,
             fork_safe=choice.driver != "obstore",
-            checksums=cls.checksums.get(choice.driver, ()),
+            checksums=tuple(one for one in shown if one in available()) if shown else (),
             driver=choice.driver,
             version=choice.version,
             reason=choice.reason,

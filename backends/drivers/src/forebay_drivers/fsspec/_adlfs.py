@@ -13,7 +13,7 @@ from forebay.exceptions import UnsupportedOperationError
 from forebay.types import ObjectInfo
 from forebay_drivers.fsspec._bucket import BucketDialect, check_content_range, total_size
 
-__all__ = ["AzureDialect", "download_options"]
+__all__ = ["AzureDialect", "blob_info", "download_options"]
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
@@ -44,18 +44,18 @@ class AzureDialect(BucketDialect):
                 offset=start if start or stop is not None else None,
                 length=None if stop is None else stop - start,
                 max_concurrency=1,
-                **download_options(key),
+                **download_options(),
                 **pin,
                 **fs._timeout_kwargs,
             )
             data: bytes = await stream.readall()
-            return data, _info(key, stream.properties)
+            return data, blob_info(key, stream.properties)
 
     async def astat(self, fs: Any, path: str, key: str) -> ObjectInfo:
         """The blob's properties."""
         container, name = self.split(path)
         async with fs.service_client.get_blob_client(container=container, blob=name) as client:
-            return _info(key, await client.get_blob_properties(**fs._timeout_kwargs))
+            return blob_info(key, await client.get_blob_properties(**fs._timeout_kwargs))
 
     async def afind(self, fs: Any, start: str) -> Mapping[str, Mapping[str, Any]]:
         """All blobs whose name starts so; folders of a hierarchical account are none."""
@@ -83,18 +83,20 @@ class AzureDialect(BucketDialect):
             file.close()
 
 
-def _info(key: str, properties: Any) -> ObjectInfo:
-    etag = properties.etag
+def blob_info(key: str, properties: Any) -> ObjectInfo:
+    """What the SDK's properties say; the MD5 is the whole blob's, with a range too, where its writer left one."""
+    etag, md5 = properties.etag, properties.content_settings.content_md5
     return ObjectInfo(
         key,
         size=total_size(getattr(properties, "content_range", None), properties.size),
         etag=etag if etag is None or etag.startswith(('"', "W/")) else f'"{etag}"',
         version=properties.version_id,
         last_modified=properties.last_modified,
+        checksums=() if not md5 else (f"md5:{bytes(md5).hex()}",),
     )
 
 
-def download_options(key: str) -> dict[str, Any]:
+def download_options() -> dict[str, Any]:
     """What `download_blob` is given beside the range.
 
     What is stored with a Content-Encoding comes as it is stored, as on every driver; and each answer has to be of the
@@ -105,10 +107,10 @@ def download_options(key: str) -> dict[str, Any]:
         headers, answered = response.http_request.headers, response.http_response
         match = _RANGE.fullmatch(headers.get("x-ms-range") or headers.get("Range") or "")
         if match is not None and answered.status_code == 200:
-            raise UnsupportedOperationError(f"the server ignores ranges: key {key!r}", key=key)
+            raise UnsupportedOperationError("the server ignores ranges")
         if match is not None and answered.status_code == 206:
             said, length = (answered.headers.get(name) for name in ("Content-Range", "Content-Length"))
             size = int(length) if length is not None and length.isdigit() else None
-            check_content_range(key, said, int(match[1]), int(match[2]) + 1 if match[2] else None, size)
+            check_content_range(said, int(match[1]), int(match[2]) + 1 if match[2] else None, size)
 
     return {"decompress": False, "raw_response_hook": check}

@@ -49,7 +49,7 @@ def total_size(content_range: str | None, content_length: object) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def check_content_range(key: str, content_range: str | None, start: int, stop: int | None, size: int | None) -> None:
+def check_content_range(content_range: str | None, start: int, stop: int | None, size: int | None) -> None:
     """Raise where a response says of its bytes that they are others than the asked ones; ``size`` None: not known.
 
     Raises:
@@ -60,4 +60,4 @@ def check_content_range(key: str, content_range: str | None, start: int, stop: i
     match = _CONTENT_RANGE.fullmatch(content_range.strip())
     first, last = (int(match[1]), int(match[2])) if match else (-1, -1)
     if first != start or size not in (None, last - first + 1) or (stop is not None and last >= stop):
-        raise ServerError(f"the server answered with another range than the asked one: key {key!r}", key=key)
+        raise ServerError("the server answered with another range than the asked one")

@@ -7,7 +7,6 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from forebay.downloader import SupportsWrite
 from forebay.types import ObjectInfo
 from forebay_drivers.fsspec._info import object_info
 
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
     from fsspec.asyn import AsyncFileSystem
+
+    from forebay_drivers.fsspec._shared import Target
 
 __all__ = ["Dialect", "HttpDialect", "connections", "find", "folder_of", "stat"]
 
@@ -107,10 +108,10 @@ class Dialect:
         """Store a file."""
         await fs._put_file(str(local), path)
 
-    async def astream(self, fs: AsyncFileSystem, path: str, fileobj: SupportsWrite) -> bool:
+    async def astream(self, fs: AsyncFileSystem, path: str, target: Target) -> bool:
         """Write the whole object from one response; False, with nothing written, where there is no such way.
 
-        ``fileobj`` is one that fsspec takes for an open file.
+        fsspec takes ``target`` for an open file. It is told what checksums the response shows before the first byte.
         """
         return False
 
@@ -142,9 +143,9 @@ class HttpDialect(Dialect):
             return "the key is not Unicode text, and http has no way to name it"
         return super().refusal(path, key)
 
-    async def astream(self, fs: AsyncFileSystem, path: str, fileobj: SupportsWrite) -> bool:
+    async def astream(self, fs: AsyncFileSystem, path: str, target: Target) -> bool:
         """One GET, piece by piece."""
-        await fs._get_file(path, fileobj)
+        await fs._get_file(path, target)
         return True
 
     async def aput(self, fs: AsyncFileSystem, local: Path, path: str) -> None:

@@ -117,6 +117,9 @@ class SdkError(Exception):
 
 def translate(exc: BaseException, subject: Subject) -> ForebayError | None:
     """What an error means; None where nothing in it is known, so that it is passed on as it is."""
+    if isinstance(exc, StorageError) and exc.backend is None:
+        # A dialect's own: it knows what happened, and not where.
+        return failure(type(exc), exc.message, subject, status=exc.status, cause=exc.__cause__)
     if isinstance(exc, ForebayError):
         return None
     chain = list(_causes(exc))

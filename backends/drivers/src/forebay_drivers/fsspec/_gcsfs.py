@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from forebay._checksums import from_base64
 from forebay.types import ObjectInfo
 from forebay_drivers.fsspec._bucket import BucketDialect, check_content_range, total_size
-from forebay_drivers.fsspec._info import object_info
+from forebay_drivers.fsspec._info import CHECKSUMS, object_info
 
-__all__ = ["GcsDialect"]
+__all__ = ["GCS_CHECKSUMS", "GcsDialect", "resource_checksums", "shown_checksums"]
+
+#: Those that GCS keeps of an object.
+GCS_CHECKSUMS = ("crc32c", "md5")
 
 _PLAIN = {"Accept-Encoding": "identity"}
 
@@ -33,12 +37,13 @@ class GcsDialect(BucketDialect):
         headers = {"Accept-Encoding": "gzip", **({} if wanted is None else {"Range": wanted})}
         url = f"{fs._location}/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?alt=media"
         answered, data = await _request(fs, "GET", url, headers=headers)
-        check_content_range(key, answered.get("Content-Range"), start, stop, len(data))
+        check_content_range(answered.get("Content-Range"), start, stop, len(data))
         known = {
             "size": total_size(answered.get("Content-Range"), len(data)),
             "etag": answered.get("ETag"),
             "generation": answered.get("X-Goog-Generation"),
             "LastModified": answered.get("Last-Modified"),
+            CHECKSUMS: shown_checksums(answered),
         }
         return data, object_info(key, known)
 
@@ -71,7 +76,26 @@ def _facts(resource: Mapping[str, Any]) -> dict[str, Any]:
         "etag": resource.get("etag"),
         "generation": resource.get("generation"),
         "LastModified": resource.get("updated"),
+        CHECKSUMS: resource_checksums(resource),
     }
+
+
+def resource_checksums(resource: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an object's resource says of its bytes; composed objects have no MD5."""
+    pairs = (from_base64("crc32c", resource.get("crc32c")), from_base64("md5", resource.get("md5Hash")))
+    return tuple(one for one in pairs if one is not None)
+
+
+def shown_checksums(headers: Mapping[str, str]) -> tuple[str, ...] | None:
+    """What the headers of a body say of the object's stored bytes; None where the body is not as it is stored."""
+    lowered = [(name.lower(), value) for name, value in headers.items()]  # a header may come twice
+    said = dict(lowered)
+    if said.get("x-goog-stored-content-encoding", "identity") != said.get("content-encoding", "identity"):
+        return None
+    parts = ",".join(value for name, value in lowered if name == "x-goog-hash").split(",")
+    pairs = (part.strip().partition("=") for part in parts)
+    shown = (from_base64(name, value) for name, _, value in pairs if name in GCS_CHECKSUMS)
+    return tuple(one for one in shown if one is not None)
 
 
 async def _request(fs: Any, method: str, path: str, *args: str, **kwargs: Any) -> tuple[Mapping[str, str], bytes]:

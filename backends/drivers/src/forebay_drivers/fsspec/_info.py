@@ -9,7 +9,10 @@ from email.utils import parsedate_to_datetime
 
 from forebay.types import ObjectInfo
 
-__all__ = ["is_folder", "object_info"]
+__all__ = ["CHECKSUMS", "is_folder", "object_info"]
+
+#: Where a dialect leaves checksums of the whole object, as `ObjectInfo` has them.
+CHECKSUMS = "forebay:checksums"
 
 _ETAGS = ("ETag", "etag", "Etag")
 _VERSIONS = ("VersionId", "version_id", "generation")
@@ -36,7 +39,14 @@ def object_info(key: str, info: Mapping[str, object]) -> ObjectInfo:
         etag=_etag(info),
         version=None if version is None else str(version),
         last_modified=_modified(info),
+        checksums=_checksums(info),
     )
+
+
+def _checksums(info: Mapping[str, object]) -> tuple[str, ...] | None:
+    """What a dialect has read of them under our own name; no file system uses it."""
+    told = info.get(CHECKSUMS)
+    return told if isinstance(told, tuple) else None
 
 
 def _etag(info: Mapping[str, object]) -> str | None:

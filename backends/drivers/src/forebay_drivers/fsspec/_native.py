@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from forebay.downloader import SupportsWrite
 from forebay.exceptions import InvalidRangeError, ObjectNotFoundError
 from forebay.types import ObjectInfo, RangeRead
+from forebay_drivers.checksums import check_body
 from forebay_drivers.errors import Subject
 from forebay_drivers.fsspec._dialect import Dialect, connections
 from forebay_drivers.fsspec._shared import (
@@ -116,6 +117,8 @@ class NativeDriver:
         if before is not None:
             compare(before, info, subject)
         check_unchanged(info.etag, if_match, subject)
+        if not offset and length is None and info.checksums:
+            await asyncio.to_thread(check_body, data, info.checksums, subject)
         return checked_range(data, info, offset, length, subject)
 
     async def astream(self, key: str, fileobj: SupportsWrite) -> None:
@@ -136,11 +139,13 @@ class NativeDriver:
         subject, path = self._subject(key), self._paths.path(key)
         target = Target(fileobj)
         if await acall(subject, lambda: self._dialect.astream(fs, path, target), target):
+            target.check(subject)
             return
         first = await acall(subject, lambda: self._dialect.astat(fs, path, key))
         if first.size is None:
             fileobj.write((await acall(subject, lambda: self._dialect.acat(fs, path, key, 0, None, None)))[0])
             return
+        target.expect(first.checksums)
         pin, told, seen = first.etag, first, 0
         while seen < first.size:
             data, said = await self._piece(fs, key, seen, min(seen + PIECE, first.size), pin)
@@ -149,11 +154,12 @@ class NativeDriver:
                 compare(first, told, subject)
             read = checked_range(data, first, seen, PIECE, subject)
             if memoryview(read.data).nbytes != len(data):  # the store ignores ranges: this is the whole body
-                fileobj.write(memoryview(data)[seen:])
+                target.write(memoryview(data)[seen:])
                 seen = len(data)
                 continue
-            fileobj.write(data)
+            target.write(data)
             seen += len(data)
+        target.check(subject)
         if told is first:
             compare(first, await acall(subject, lambda: self._dialect.astat(fs, path, key)), subject)
 

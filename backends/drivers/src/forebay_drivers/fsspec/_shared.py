@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 from forebay.downloader import SupportsWrite
 from forebay.exceptions import IncompleteBodyError, InvalidRangeError, ObjectChangedError, UnsupportedOperationError
 from forebay.types import ObjectInfo, RangeRead
+from forebay_drivers.checksums import BodyCheck
 from forebay_drivers.errors import Subject, failure
 from forebay_drivers.fsspec._dialect import Dialect
 from forebay_drivers.fsspec._errors import translate
@@ -102,10 +103,20 @@ class Target:
 
     def __init__(self, fileobj: SupportsWrite) -> None:
         self._fileobj = fileobj
+        self._check = BodyCheck()
         self.failure: BaseException | None = None
+
+    def expect(self, checksums: tuple[str, ...] | None) -> None:
+        """Have what follows compared with one of the store's checksums of the whole; before the first byte."""
+        self._check = BodyCheck(checksums)
+
+    def check(self, subject: Subject) -> None:
+        """There is no more: compare."""
+        self._check.finish(subject)
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
         """Hand ``data`` on."""
+        self._check.update(data)
         try:
             return self._fileobj.write(data)
         except BaseException as exc:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
+from obstore.exceptions import BaseError
 
 from forebay.downloader import SupportsWrite
-from forebay.exceptions import IncompleteBodyError, InvalidRangeError, ServerError, StorageError
+from forebay.exceptions import ConfigError, IncompleteBodyError, InvalidRangeError, ServerError, StorageError
 from forebay.types import ObjectInfo, RangeRead
 from forebay_drivers import drain, fork
 from forebay_drivers.errors import Subject, failure
-from forebay_drivers.obstore._errors import SDK_ERRORS, translate
+from forebay_drivers.obstore._errors import SDK_ERRORS, clean_cause, translate
 from forebay_drivers.validators import check_unchanged, is_strong
 
 if TYPE_CHECKING:
@@ -76,9 +77,18 @@ class ObstoreDriver:
     def _store(self) -> ObjectStore:
         with self._lock:
             if self._made is None:
-                self._made = self._make()
+                self._made = self._first()
             fork.note_start()
             return self._made
+
+    def _first(self) -> ObjectStore:
+        try:
+            return self._make()
+        except BaseError as exc:
+            # It reads variables of its own too, whether they are needed or not.
+            said = clean_cause(exc, self._subject(""))
+            what = f"obstore cannot be set up with these options and this environment: {said}"
+        raise ConfigError(what)
 
     # -- one object or a piece of it ------------------------------------------------------------------------------
 
