@@ -48,7 +48,10 @@ class Layers:
         variables: Mapping[str, object],
         sdk: Mapping[str, str],
     ) -> forebay.Downloader:
-        lines = [f"{name} = {json.dumps(value)}" for name, value in table.items()]
+        lines = [f"{name} = {json.dumps(value)}" for name, value in table.items() if not isinstance(value, dict)]
+        for name, value in table.items():
+            if isinstance(value, dict):
+                lines += [f"[scheme.mine.{name}]", *(f"{one} = {json.dumps(text)}" for one, text in value.items())]
         path = self._folder / "forebay.toml"
         path.write_text("\n".join(["[scheme.mine]", f'backend = "{self._backend}"', *lines]))
         self._monkeypatch.setenv("FOREBAY_CONFIG", str(path))
@@ -162,6 +165,42 @@ AZURE: dict[str, tuple[str, *Row]] = {
         "data", {**LAKE, "account_key": KEY}, {"connection_string": "what"}, {}, {}, ("key", KEY),
     ),
 }  # fmt: skip
+
+
+HTTP: dict[str, Row] = {
+    "token over user": (
+        {"bearer_token": "T"}, {"username": "u", "password": "p"}, {}, {}, {"Authorization": "Bearer T"},
+    ),
+    "user over token": (
+        {"username": "u", "password": "p"}, {"bearer_token": "T"}, {}, {}, {"Authorization": "Basic dTpw"},
+    ),
+    "header over token": (
+        {"headers": {"authorization": "Mine"}}, {}, {"bearer_token": "T"}, {}, {"authorization": "Mine"},
+    ),
+    "token over header": (
+        {"bearer_token": "T"}, {"headers": {"authorization": "Mine", "X-A": "b"}}, {}, {},
+        {"X-A": "b", "Authorization": "Bearer T"},
+    ),
+    "user and password of two places": (
+        {}, {"username": "u"}, {"password": "p"}, {}, {"Authorization": "Basic dTpw"},
+    ),
+    "two in one place": ({"bearer_token": "T", "username": "u"}, {}, {}, {}, ConfigError),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HTTP)
+def test_who_asks_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    explicit, table, variables, sdk, wanted = HTTP[case]
+
+    def opened() -> object:
+        one = Layers(tmp_path, monkeypatch, "http").opened("127.0.0.1:1/data", explicit, table, variables, sdk)
+        return one._settings.headers  # type: ignore[attr-defined]
+
+    if wanted is ConfigError:
+        with pytest.raises(ConfigError):
+            opened()
+    else:
+        assert opened() == wanted
 
 
 @pytest.mark.parametrize("case", S3)
@@ -332,7 +371,11 @@ PRIVATE = {"type": "service_account", "client_email": "a@b", "private_key": "", 
 VARIABLES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
 
 
-@pytest.mark.parametrize("given", [{"token": GcsThatAsks.TOKEN}, {"credentials": call}, {"anonymous": True}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [{"token": GcsThatAsks.TOKEN}, {"credentials": call}, {"anonymous": True}],
+    ids=lambda given: next(iter(given)),
+)
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_obstores_own_variables_are_hidden_by_an_option(
     monkeypatch: pytest.MonkeyPatch, variable: str, given: Mapping[str, object]
