@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -18,7 +18,7 @@ from forebay_drivers.access import Place, in_order, network_words
 from forebay_drivers.errors import ErrorTable, Subject
 from forebay_drivers.loop import LoopThread
 from forebay_http._choice import Choice, Handover, options_refusal
-from forebay_http._options import OPTION_TYPES, HttpOptions, parse_options
+from forebay_http._options import OPTION_TYPES, HttpOptions, join, parse_options
 from forebay_http._target import Target, check_key, parse_target
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ class HttpDownloader(Downloader):
         # One set of clients a process: after a fork the child makes its own and leaves the parent's alone.
         self._clients: dict[int, _Clients] = {}
         fork.install()
+
+    @classmethod
+    def join_options(cls, root: str, layers: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+        """The strongest place's kind of credentials is the only one."""
+        return join(layers)
 
     @classmethod
     def probe_driver(cls, options: Mapping[str, object]) -> Capabilities:

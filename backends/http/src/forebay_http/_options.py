@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forebay.exceptions import ConfigError
 from forebay_drivers.options import Network, network, wanted_driver
 
-__all__ = ["OPTION_TYPES", "HttpOptions", "parse_options"]
+__all__ = ["OPTION_TYPES", "HttpOptions", "join", "parse_options"]
 
 OPTION_TYPES: Mapping[str, type] = {
     "driver": str,
@@ -42,6 +42,41 @@ class HttpOptions:
     driver: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     network: Network = field(default_factory=Network)
+
+
+def join(layers: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Join layers of options, the strongest first: its kind of credentials is the only one.
+
+    User and password may stand in two places.
+    """
+    joined: dict[str, object] = {}
+    kind: str | None = None
+    for layer in layers:
+        here = _kind(layer)
+        if kind is not None and here not in (None, kind):
+            layer = _without_credentials(layer)
+        for name, value in layer.items():
+            joined.setdefault(name, value)
+        kind = kind or here
+    return joined
+
+
+def _kind(layer: Mapping[str, object]) -> str | None:
+    if layer.get("bearer_token") is not None:
+        return "token"
+    if layer.get("username") is not None or layer.get("password") is not None:
+        return "user"
+    headers = layer.get("headers")
+    named = isinstance(headers, Mapping) and any(str(name).lower() == "authorization" for name in headers)
+    return "header" if named else None
+
+
+def _without_credentials(layer: Mapping[str, object]) -> dict[str, object]:
+    kept = {name: value for name, value in layer.items() if name not in ("bearer_token", "username", "password")}
+    headers = kept.get("headers")
+    if isinstance(headers, Mapping):
+        kept["headers"] = {name: value for name, value in headers.items() if str(name).lower() != "authorization"}
+    return kept
 
 
 def parse_options(options: Mapping[str, object], userinfo: tuple[str, str] | None = None) -> HttpOptions:
