@@ -280,6 +280,7 @@ class Stream(IterableDataset[Any]):
 
     def _items(self, live: Live) -> Iterator[Any]:
         """Items one by one, for a plain loader or none: the position moves with each."""
+        self.check_current(live)  # before it counts: a stale iteration's position must not replace the loaded one
         self._live = live
         taken = live.taken
         skip, inside = divmod(taken, live.deal.batch)
