@@ -81,7 +81,13 @@ def test_dealing_on_after_any_step_with_other_ranks_loses_and_repeats_nothing(
     done = data.draw(st.integers(0, deal.steps))
     before = [s for step in range(done) for each in ranks(deal) if not each.repeats(step) for s in given_at(each, step)]
     after = replace(deal, consumed=deal.consumed_after(done), world=world, batch=batch, drop_last=False, pad=True)
-    rest = [s for step in range(after.steps) for each in ranks(after) if not each.repeats(step) for s in given_at(each, step)]
+    rest = [
+        s
+        for step in range(after.steps)
+        for each in ranks(after)
+        if not each.repeats(step)
+        for s in given_at(each, step)
+    ]
     assert len(set(before + rest)) == len(before) + len(rest)
     if done < deal.steps or not deal.drop_last:
         assert sorted(before + rest) == list(range(deal.consumed, deal.total))
