@@ -70,6 +70,9 @@ def test_ranks_have_equal_steps_and_sizes_that_differ_by_at_most_one(deal: Deal)
             assert not any(each.repeats(step) for each in ranks(deal))
     for each in ranks(deal):
         assert each.samples == sum(len(given_at(each, step)) for step in range(each.steps))
+        for worker in range(3):
+            own = range(worker, each.steps, 3)
+            assert each.samples_of(worker, 3) == sum(len(given_at(each, step)) for step in own)
 
 
 @settings(max_examples=300)
