@@ -11,7 +11,7 @@ import os
 import random as _random_module
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,23 @@ _SIZE = re.compile(r"(\d[\d_]*(?:\.\d+)?)\s*([A-Za-z]*)")
 def environ() -> Mapping[str, str]:
     """The environment of the process as it is now."""
     return os.environ
+
+
+class EnvironmentCopy:
+    """This process's environment; unpickling it makes it that of the process that does so.
+
+    Workers from a fork server have the environment that the server was started with, not that of their parent.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[dict[str, str]], EnvironmentCopy], tuple[dict[str, str]]]:
+        return _adopt_environment, (dict(os.environ),)
+
+
+def _adopt_environment(variables: dict[str, str]) -> EnvironmentCopy:
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+    return EnvironmentCopy()
 
 
 def monotonic() -> float:

@@ -211,6 +211,11 @@ class ChunkedDataset:
         }
 
     @property
+    def batch_items(self) -> int:
+        """Items that are decoded together, so that neither calls nor memory cost too much."""
+        return self._batch_items
+
+    @property
     def look_ahead(self) -> int:
         """Chunks that a reader fetches ahead."""
         return self._source.look_ahead(self._spec.ahead)

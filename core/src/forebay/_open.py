@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,13 +13,16 @@ from pathlib import Path
 from forebay import _config, _registry, _url
 from forebay._dataset import ChunkedDataset
 from forebay._formats import DatasetFormat
+from forebay._kept_index import KeptIndex
 from forebay._prefetch import EngineHandle, io_thread, open_engine, wait_for
-from forebay._source import CachedSource, ChunkSource, LocalSource, close_downloader, dataset_identity
+from forebay._source import CachedSource, ChunkSource, LocalSource, close_downloader, dataset_identity, location
 from forebay._stats import Counters
-from forebay._transfer import Source, TransferPolicy, read_object
+from forebay._transfer import Source, TransferPolicy, read_object, stat_object
 from forebay.downloader import Downloader, probe
-from forebay.exceptions import ConfigError, DatasetError, InvalidIndexError, ObjectNotFoundError
+from forebay.exceptions import ConfigError, DatasetError, InvalidIndexError, ObjectNotFoundError, StorageError
 from forebay.types import FormatSpec
+
+logger = logging.getLogger("forebay")
 
 __all__ = ["DatasetSpec", "open_dataset", "reopen"]
 
@@ -217,18 +221,8 @@ def _fetch_index(
             digest=None,
             standalone=True,
         )
-        served, thread = engine.engine(), io_thread()
-        read = partial(
-            read_object,
-            source,
-            limiter=served.limiter,
-            pool=served.pool,
-            policy=policy,
-            max_bytes=MAX_INDEX_BYTES,
-            tally=counters.tally,
-        )
         try:
-            data, _ = wait_for(thread.submit(read), thread)
+            data = _read_index(source, resolved, engine, policy, counters)
         except FileNotFoundError as exc:  # ours is one too
             missing = exc
             continue
@@ -238,8 +232,42 @@ def _fetch_index(
                 f" or the download hook of backend {source.backend} wrote nothing",
                 url=source.url,
             )
-        return layout.name, bytes(data)
+        return layout.name, data
     raise _no_index(spec, resolved.backend.name, [name for _, name in candidates]) from missing
+
+
+def _read_index(
+    source: Source, resolved: _registry.Resolved, engine: EngineHandle, policy: TransferPolicy, counters: Counters
+) -> bytes:
+    """Return an index: what an earlier opener on this machine kept, if the store still has the same, else a new one."""
+    served, thread = engine.engine(), io_thread()
+    kept = KeptIndex(engine.cache.index_path(f"{location(resolved)}\0{source.key}"))
+    with kept.alone():
+        known = kept.load()
+        if known is not None and source.capabilities.stat:
+            ask = partial(stat_object, source, pool=served.pool, policy=policy)
+            try:
+                info = wait_for(thread.submit(ask), thread)
+            except StorageError as exc:
+                if exc.retryable:
+                    raise
+                # A store may refuse to say what it gives: then it is asked to give.
+                logger.debug("%s did not say whether %s changed: %s", source.backend, source.url, exc)
+            else:
+                if info.etag == known[0]:
+                    return known[1]
+        read = partial(
+            read_object,
+            source,
+            limiter=served.limiter,
+            pool=served.pool,
+            policy=policy,
+            max_bytes=MAX_INDEX_BYTES,
+            tally=counters.tally,
+        )
+        data, info = wait_for(thread.submit(read), thread)
+        kept.store(info.etag, data)
+    return bytes(data)
 
 
 def _no_index(spec: DatasetSpec, backend: str, names: list[str]) -> ObjectNotFoundError:

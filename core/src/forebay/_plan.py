@@ -23,7 +23,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["EpochPlan", "Lane", "Step"]
+__all__ = ["EpochPlan", "Lane", "Step", "share"]
 
 #: Says that a generator is that of the partitions, which no epoch changes.
 _FIXED = 0xF1EED
@@ -133,14 +133,38 @@ class EpochPlan:
     def _random(self, *stream: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, self.epoch, *stream])
 
-    def keys(self, place: int, chunk: int, first: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Sort keys of a part's samples, rising, and which sample of the chunk each belongs to."""
+    def draw(self, chunk: int, first: int, count: int) -> Drawn:
+        """Draw the keys of a part's samples."""
         stream = (1 + chunk, first) if first else (1 + chunk,)
-        keys = place + self._random(*stream).random(count) * self.window
-        # A sum that rounds up to the next window would be looked for where the chunk is gone.
-        np.minimum(keys, np.nextafter(place + self.window, 0), out=keys)
-        order = np.argsort(keys, kind="stable")
-        return keys[order], order + first
+        return Drawn(self._random(*stream).random(count) * self.window, first, self.window)
+
+
+class Drawn:
+    """The keys of one part of a chunk, counted from the part's place.
+
+    Args:
+        keys: Float64 array, one key a sample, each at least 0 and below ``window``.
+        first: Sample of the chunk that the first key is of.
+        window: Places that the part is read over.
+    """
+
+    __slots__ = ("_first", "_groups", "_keys", "_whole", "before")
+
+    def __init__(self, keys: NDArray[np.float64], first: int, window: int) -> None:
+        self._keys = keys
+        self._first = first
+        self._whole = keys.astype(np.uint16 if window < 1 << 16 else np.int64)
+        np.minimum(self._whole, window - 1, out=self._whole)  # where the product was rounded up
+        #: ``before[d]``: samples that are read less than ``d`` places after the part's own.
+        self.before = np.concatenate([[0], np.cumsum(np.bincount(self._whole, minlength=window))])
+        self._groups: NDArray[np.int64] | None = None
+
+    def between(self, begin: int, end: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Keys, counted from ``begin``, and samples of what is read from ``begin`` to ``end`` places after the own."""
+        if self._groups is None:
+            self._groups = np.argsort(self._whole, kind="stable")
+        chosen = self._groups[self.before[begin] : self.before[end]]
+        return self._keys[chosen] - begin, chosen + self._first
 
 
 def share(total: int, shares: int, number: int, turn: int = 0) -> int:
@@ -163,7 +187,7 @@ class Lane:
         self._ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
         self.length = int(self._ends[-1])
         self._position = 0
-        self._drawn: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        self._drawn: dict[int, Drawn] = {}
         # What is emitted at the current place, and the position of the first of it.
         self._place = -1
         self._base = 0
@@ -217,15 +241,14 @@ class Lane:
     def emission(self, place: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Place and sample within the chunk of what is read once ``place`` is there; only where there is a window."""
         self._forget(place)
-        last = place == len(self.chunks) - 1
         keys, places, offsets = [], [], []
         for source in range(max(place - self._window + 1, 0), place + 1):
-            own_keys, own_offsets = self._keys(source)
-            begin = int(own_keys.searchsorted(place))
-            end = len(own_keys) if last else int(own_keys.searchsorted(place + 1))
-            keys.append(own_keys[begin:end])
-            offsets.append(own_offsets[begin:end])
-            places.append(np.full(end - begin, source, np.int64))
+            begin = place - source
+            end = self._window if place == len(self.chunks) - 1 else begin + 1
+            own_keys, own_offsets = self._draw(source).between(begin, end)
+            keys.append(own_keys)
+            offsets.append(own_offsets)
+            places.append(np.full(len(own_keys), source, np.int64))
         order = np.argsort(np.concatenate(keys), kind="stable")
         return np.concatenate(places)[order], np.concatenate(offsets)[order]
 
@@ -240,14 +263,14 @@ class Lane:
         if place >= len(self.chunks):
             return self.length
         oldest = max(place - self._window + 1, 0)
-        newer = sum(int(self._keys(source)[0].searchsorted(place)) for source in range(oldest, place))
+        newer = sum(int(self._draw(source).before[place - source]) for source in range(oldest, place))
         return int(self._ends[oldest]) + newer
 
-    def _keys(self, place: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _draw(self, place: int) -> Drawn:
         found = self._drawn.get(place)
         if found is None:
             chunk, first, count = int(self.chunks[place]), int(self.firsts[place]), int(self.counts[place])
-            found = self._drawn[place] = self._plan.keys(place, chunk, first, count)
+            found = self._drawn[place] = self._plan.draw(chunk, first, count)
         return found
 
     def _forget(self, place: int) -> None:

@@ -16,7 +16,7 @@ from forebay.torch._deal import Run
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Choice", "Mixture", "Single", "Zip"]
+__all__ = ["Assemble", "Choice", "Mixture", "Single", "Zip"]
 
 #: Makes the stream's items of one list of items a member, in the order in which they were asked for.
 Assemble = Callable[[Sequence[list[Any]]], list[Any]]
@@ -49,7 +49,7 @@ class Mixture(ABC):
     def select(self, runs: Sequence[Run]) -> tuple[list[list[FeedRun]], Assemble]:
         """Return what each member has to read for the runs, and how the members' items become the stream's.
 
-        Items whose chunk was skipped are left out.
+        An item whose chunk was skipped stays `SKIPPED`.
         """
 
     def fraction(self, member: int) -> float:
@@ -160,15 +160,13 @@ class Choice(Mixture):
 
 
 def _only(members: Sequence[list[Any]]) -> list[Any]:
-    items = members[0]
-    return [item for item in items if item is not SKIPPED] if any(item is SKIPPED for item in items) else items
+    return members[0]
 
 
 def _zipped(members: Sequence[list[Any]]) -> list[Any]:
-    return [items for items in zip(*members, strict=True) if not any(item is SKIPPED for item in items)]
+    return [SKIPPED if any(item is SKIPPED for item in items) else items for items in zip(*members, strict=True)]
 
 
 def _chosen(choices: list[int], members: Sequence[list[Any]]) -> list[Any]:
     streams = [iter(items) for items in members]
-    items = [next(streams[member]) for member in choices]
-    return [item for item in items if item is not SKIPPED]
+    return [next(streams[member]) for member in choices]

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from forebay._feed import ChunkFeed
+from forebay._feed import SKIPPED, ChunkFeed
 from forebay._stats import merge_stats
 from forebay.torch._deal import Deal
-from forebay.torch._mixture import Mixture
+from forebay.torch._mixture import Assemble, Mixture
 from forebay.types import Stats
 
 if TYPE_CHECKING:
@@ -67,20 +68,34 @@ class Share:
             return
         with ExitStack() as stack:
             feeds = [stack.enter_context(self._feed(member)) for member in range(len(self.members))]
-            upcoming = iter(numbers)
-            planned: deque[Any] = deque()
+            upcoming = self._blocks(numbers)
+            planned: deque[tuple[range, list[int], Assemble]] = deque()
             while True:
-                while any(feed.wants_more for feed in feeds) and (step := next(upcoming, None)) is not None:
-                    wanted, assemble = self.mixture.select(self.deal.runs(step))
-                    for feed, runs in zip(feeds, wanted, strict=True):
-                        feed.add(runs)
-                    planned.append((step, assemble))
+                while any(feed.wants_more for feed in feeds) and (steps := next(upcoming, None)):
+                    planned.append((steps, *self._plan(feeds, steps)))
                 if not planned:
                     return
-                step, assemble = planned.popleft()
-                items = assemble([feed.read() for feed in feeds])
-                repeated = self.deal.repeats(step)
-                yield StepItems(step, items, repeated, step == numbers[-1], self.members)
+                steps, counts, assemble = planned.popleft()
+                items = iter(assemble([feed.read() for feed in feeds]))
+                for step, count in zip(steps, counts, strict=True):
+                    own = [item for item in islice(items, count) if item is not SKIPPED]
+                    yield StepItems(step, own, self.deal.repeats(step), step == numbers[-1], self.members)
+
+    def _blocks(self, numbers: range) -> Iterator[range]:
+        """Steps that are read together: few at first, since somebody waits, then what one call decodes well."""
+        most = max(min(member.batch_items for member in self.members) // self.deal.batch, 1)
+        at, size = 0, 1
+        while at < len(numbers):
+            yield numbers[at : at + size]
+            at, size = at + size, min(2 * size, most)
+
+    def _plan(self, feeds: Sequence[ChunkFeed], steps: range) -> tuple[list[int], Assemble]:
+        """Tell the feeds what a block of steps needs; returns the samples of each step."""
+        runs = [self.deal.runs(step) for step in steps]
+        wanted, assemble = self.mixture.select([run for each in runs for run in each])
+        for feed, own in zip(feeds, wanted, strict=True):
+            feed.add(own)
+        return [sum(stop - first for _, first, stop in each) for each in runs], assemble
 
     def _feed(self, member: int) -> ChunkFeed:
         deal, partitions = self.deal, self.mixture.partitions

@@ -8,11 +8,13 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.context import get_spawning_popen
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from forebay import _config
 from forebay._stats import Counters, merge_stats
 from forebay.exceptions import ConfigError, PrefetchClosedError
 from forebay.torch._control import Control
@@ -360,7 +362,11 @@ class Stream(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()
-        return {**self.__dict__, "_live": None}
+        state = {**self.__dict__, "_live": None}
+        if get_spawning_popen() is None:
+            return state
+        # On the way to a worker, and first, so that what comes after it is opened with it.
+        return {"_environment": _config.EnvironmentCopy(), **state}
 
 
 def _this_worker() -> tuple[int, int] | None:
