@@ -30,14 +30,14 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def combined(urls: list[str], **arguments: Any) -> Make:
-    def make(**ranks: int) -> CombinedStreamingDataset:
+    def make(**ranks: Any) -> CombinedStreamingDataset:
         return CombinedStreamingDataset([StreamingDataset(url, **ORDER) for url in urls], **arguments, **ranks)
 
     return make
 
 
 def parallel(urls: list[str], **arguments: Any) -> Make:
-    def make(**ranks: int) -> ParallelStreamingDataset:
+    def make(**ranks: Any) -> ParallelStreamingDataset:
         return ParallelStreamingDataset([StreamingDataset(url, **ORDER) for url in urls], **arguments, **ranks)
 
     return make
@@ -159,6 +159,20 @@ def test_a_mixture_resumes_at_every_batch_on_other_topologies(
             assert [again.epoch() for _ in range(3)] == [unbroken[1:], *following]
         for dataset in again.datasets:
             close(dataset)
+    for dataset in job.datasets:
+        close(dataset)
+
+
+def test_a_position_far_into_a_long_mixture_is_found(tmp_path: Path) -> None:
+    """Risk H16: choices are counted in blocks of some thousand, and a position lies in any of them."""
+    long = [pack_numbers(tmp_path / f"{n}", 6000, 1500, first=100_000 * n) for n in range(2)]
+    with Job(combined(long, weights=(1, 2), cycle=True), whole=500) as job:
+        straight = flat(flat(step) for step in job.steps())
+        state = {**job.state(), "epoch": 0}
+        for position in (4095, 4096, 4097, 9000, 17_999):
+            job.load({**state, "consumed": position})
+            assert flat(flat(step) for step in job.steps()) == straight[position:]
+    assert len(straight) == 18_000
     for dataset in job.datasets:
         close(dataset)
 

@@ -23,7 +23,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def make(url: str, **arguments: Any) -> Any:
-    def dataset(**ranks: int) -> StreamingDataset:
+    def dataset(**ranks: Any) -> StreamingDataset:
         return StreamingDataset(url, **{"shuffle": True, "seed": 11, "shuffle_window": 3, **arguments}, **ranks)
 
     return dataset

@@ -153,7 +153,7 @@ def test_torchdatas_stateful_loader_resumes_at_every_batch(
         return StatefulDataLoader(dataset, batch_size=batch, num_workers=workers, **more)
 
     following = [epoch[at : at + batch] for epoch in straight for at in range(0, COUNT, batch)]
-    saved = []
+    saved: list[bytes] = []
     with StreamingDataset(url, batch_size=batch, **ORDER) as dataset:
         saving = loader(dataset)
         for _ in range(2):
