@@ -7,9 +7,11 @@ import re
 import tomllib
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from time import monotonic
 
 import pytest
 from servers.azurite import Azurite
@@ -208,6 +210,33 @@ def test_a_wrong_clock_is_told_as_such(faults: FaultServer, tmp_path: Path, driv
     assert len(faults.requests) == 1
 
 
+def test_a_slow_body_that_moves_is_no_timeout(cloud: Cloud, tmp_path: Path) -> None:
+    """Risk N3: the timeout is for a body that stands still, and one that moves takes longer than it."""
+    cloud.faults.script(None, Fault(drip=(25, 0.2)), times=None)
+    assert cloud.read(tmp_path, timeout=0.8) == DATA
+    assert len(cloud.faults.requests) == 1
+
+
+@pytest.mark.parametrize("after", [None, 100], ids=["no answer", "half a body"])
+def test_a_store_that_falls_silent_is_left(cloud: Cloud, tmp_path: Path, waits: list[float], after: int | None) -> None:
+    """Risk N6, J15: each try ends by itself, and the next one may succeed."""
+    cloud.faults.script(None, Fault(hang=True, after=after), times=1)
+    assert cloud.read(tmp_path, timeout=0.5) == DATA
+    assert len(cloud.faults.requests) == 2
+    cloud.faults.script(None, Fault(hang=True, after=after), times=None)
+    error = refused(cloud, tmp_path / "other", timeout=0.3, max_attempts=2)
+    assert isinstance(error, TimeoutError)
+    assert error.attempts == 2
+
+
+def test_the_pause_that_a_store_asks_for_is_kept(cloud: Cloud, tmp_path: Path, waits: list[float]) -> None:
+    """Risk N2: where the driver shows headers; obstore shows none, and there our own pause is the rule."""
+    cloud.faults.script(None, cloud.refusal("busy", **{"Retry-After": "1"}), times=1)
+    start = monotonic()
+    assert cloud.read(tmp_path) == DATA
+    assert (monotonic() - start >= 1.0) == (cloud.driver == "fsspec")
+
+
 def test_a_cut_body_is_read_again_and_only_the_whole_one_is_kept(cloud: Cloud, tmp_path: Path) -> None:
     """Risk N4, P8: what was cut off is not in the cache, what came after it is."""
     cloud.faults.script(None, Fault(cut=True, after=100), times=1)
@@ -343,3 +372,24 @@ def test_a_listing_is_never_an_old_one(weed: Weed) -> None:
         assert seen() == ["b.bin"]
     finally:
         downloader.close()
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_no_signature_follows_a_redirect_to_another_host(cloud: Cloud, tmp_path: Path, status: int) -> None:
+    """Risk P9: nor a token, nor the URL that held one.
+
+    Design 0004 says which two do with obstore, whose redirects cannot be switched off: S3's session token, Azure's SAS.
+    """
+    signed = (cloud.name, cloud.driver) == ("azure", "fsspec")
+    given = {"account_key": None, "sas_token": f"sv=2023-11-03&sig={TOKEN}"} if signed else {}
+    with FaultServer() as elsewhere:
+        for place in PLACES[cloud.name]:
+            elsewhere.put(place, DATA)
+        target = {"Location": elsewhere.url(PLACES[cloud.name][0])}
+        cloud.faults.script(None, Fault(status=status, headers=target), times=None)
+        with suppress(StorageError):  # whether somebody else's bytes are wanted is not the question
+            cloud.read(tmp_path, max_attempts=2, **given)
+        assert cloud.faults.requests, "the store itself was asked"
+        for one in elsewhere.requests:
+            assert "authorization" not in one.headers
+            assert not [secret for secret in SECRETS if secret in one.target + str(one.headers)]

@@ -34,6 +34,7 @@ def demo(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_demo_reads_everything_within_the_budget(tmp_path: Path) -> None:
+    """Risk D7: and leaves nothing behind."""
     done = demo(tmp_path, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr

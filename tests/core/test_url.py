@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ntpath
 import os
 from pathlib import Path, PurePosixPath
 
@@ -130,6 +131,16 @@ def test_join_keeps_query_last_and_encodes_once() -> None:
     assert join_url("/", "x") == "/x"
     assert join_url("lake://", "a/b") == "lake:///a/b"
     assert join_url("http://h/p?q", "") == "http://h/p?q"
+
+
+def test_keys_are_joined_with_a_slash_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Risk T1: a backslash is a character of a key and nothing else."""
+    monkeypatch.setattr(os, "path", ntpath)
+    monkeypatch.setattr(os, "sep", "\\")
+    assert join_url("s3://b/p", "a/b") == "s3://b/p/a/b"
+    assert join_url("s3://b/p", "a\\b") == "s3://b/p/a\\b"
+    assert join_url("http://h/p", "a\\b/c") == "http://h/p/a%5Cb/c"
+    assert split_object(parse_url("s3://b/p/a\\b")) == ("s3://b", "p/a\\b")
 
 
 def test_split_object() -> None:

@@ -98,7 +98,7 @@ def test_nothing_but_chunks_and_the_index_stays(server: FaultServer, tmp_path: P
     with forebay.open_dataset(server.url(), cache_dir=cache, max_cache_bytes=3 * (5 * 1040 + 60)) as ds:
         for _ in range(2):
             assert list(ds) == expected_items()
-    kinds = {"FORMAT", "chunks", "holders", "indexes"}
+    kinds = {"BUDGET", "FORMAT", "chunks", "holders", "indexes"}
     assert {path.name for path in cache.iterdir() if not path.name.startswith("ledger.sqlite")} == kinds
     assert list((cache / "holders").iterdir()) == []
     assert {path.suffix for path in (cache / "indexes").iterdir()} <= {".json"}

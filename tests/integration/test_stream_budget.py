@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,30 @@ def test_two_readers_take_turns_in_room_for_one_chunk(server: FaultServer, tmp_p
     assert results == [expected_items()] * 3
 
 
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_readers_side_by_side_do_not_evict_what_others_fetched_ahead(
+    server: FaultServer, tmp_path: Path, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Risk C1: room for a chunk each; nobody fills the room that another frees between two chunks."""
+    monkeypatch.setenv("FOREBAY_PREFETCH_MIN", "0")
+    folders = [f"set{number}/" for number in range(3)]
+    names = [prefix + name for prefix in folders for name in put_dataset(server, tmp_path / prefix, prefix=prefix)]
+    server.script(None, Fault(drip=(2000, 0.002)), times=None)
+    budget = len(folders) * (5 * 1040 + 60)
+
+    def read(prefix: str) -> None:
+        with forebay.open_dataset(
+            server.url(prefix.strip("/")), cache_dir=tmp_path / "cache", max_cache_bytes=budget, prefetch=prefetch
+        ) as ds:
+            for item, expected in zip(ds, expected_items(), strict=True):
+                assert item == expected
+                threading.Event().wait(0.001)
+
+    with ThreadPoolExecutor(len(folders)) as pool:
+        list(pool.map(read, folders))
+    assert {name: len(server.requests_for(name)) for name in names} == dict.fromkeys(names, 1)
+
+
 def test_a_reader_that_never_lets_go_is_named(
     server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,11 +266,11 @@ def test_a_reader_that_never_lets_go_is_named(
         forebay.open_dataset(server.url(), **arguments) as slow,  # type: ignore[arg-type]
         forebay.open_dataset(server.url(), **arguments) as blocked,  # type: ignore[arg-type]
     ):
-        holding = iter(slow)
-        next(holding)
-        with pytest.raises(exceptions.CacheFullError, match="chunk-"):
+        holding = slow._source.session([0], ahead=0)
+        holding.take(0)  # and does not say that it needs the file no more
+        with pytest.raises(exceptions.CacheFullError, match=r"chunk-.* holds 1 chunks"):
             blocked[39]
-        holding.close()  # type: ignore[attr-defined]
+        holding.close()
         assert blocked[39] == expected_items()[39]
 
 

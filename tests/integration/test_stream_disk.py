@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -151,3 +152,95 @@ def test_a_full_cache_on_a_disk_mounted_read_only_is_read(
         pytest.raises(CacheError, match="may only read there"),
     ):
         list(ds)
+
+
+def forebay_cache(what: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    code = [sys.executable, "-m", "forebay", "cache", what, "--cache-dir", str(directory)]
+    return subprocess.run(code, capture_output=True, text=True, timeout=60, check=False)
+
+
+LEAVE_FULL = """
+import os, sys
+import forebay
+with forebay.open_dataset(sys.argv[1], cache_dir=sys.argv[2], max_cache_bytes="1GiB", prefetch=0) as ds:
+    reading = iter(ds)
+    for _ in range(len(ds) - 1):
+        next(reading)
+    print("read", flush=True)
+    if sys.argv[3] == "killed":
+        os.kill(os.getpid(), 9)
+    if sys.argv[3] == "alive":
+        sys.stdin.read()
+"""
+
+
+@contextmanager
+def left_by_a_run(server: FaultServer, disk: Path, how: str) -> Iterator[None]:
+    """A cache that a run has filled, which has closed it, was killed in its last chunk, or is there still."""
+    code = [sys.executable, "-c", LEAVE_FULL, server.url("plain"), str(disk / "cache"), how]
+    with subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        try:
+            assert run.stdout is not None
+            assert run.stdout.readline() == "read\n"
+            if how != "alive":
+                run.communicate(timeout=30)
+            fill(disk / "ballast", 0)
+            yield
+        finally:
+            run.kill()
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_cache_is_cleared_on_a_disk_without_any_room(server: FaultServer, disk: Path, how: str) -> None:
+    """Risk D6: to remove chunks takes a ledger, and to open that takes room; clearing is what makes it."""
+    with left_by_a_run(server, disk, how):
+        seen = forebay_cache("info", disk / "cache")
+        assert seen.returncode == 1
+        assert "disk is full" in seen.stderr
+        assert "forebay cache clear" in seen.stderr
+        assert "FOREBAY_CACHE_DIR" not in seen.stderr
+        done = forebay_cache("clear", disk / "cache")
+        assert done.returncode == 0, done.stderr
+        assert "0 chunks and 0 leases left" in done.stdout
+        assert not [file for file in (disk / "cache" / "chunks").rglob("*") if file.is_file()]
+        assert forebay_cache("info", disk / "cache").returncode == 0
+    with forebay.open_dataset(server.url("plain"), cache_dir=disk / "cache", max_cache_bytes="1GiB") as ds:
+        assert list(ds) == items("plain")
+
+
+def test_clearing_what_is_empty_on_a_full_disk_does_not_send_in_circles(disk: Path) -> None:
+    """Risk D6: the remedy is not the command that just failed."""
+    with forebay.ChunkCache(disk / "cache", max_bytes="1GiB"):
+        pass
+    fill(disk / "ballast", 0)
+    done = forebay_cache("clear", disk / "cache")
+    assert done.returncode == 1
+    assert "free some space on that disk" in done.stderr
+    assert "forebay cache clear" not in done.stderr
+
+
+def test_what_a_living_reader_holds_stays_when_a_full_disk_is_cleared(server: FaultServer, disk: Path) -> None:
+    """Risk D6, C2: room is not made out of what is in use."""
+    with left_by_a_run(server, disk, "alive"):
+        done = forebay_cache("clear", disk / "cache")
+        assert done.returncode == 1
+        assert "1 chunks are in use" in done.stderr
+        left = [file for file in (disk / "cache" / "chunks").rglob("*") if file.is_file()]
+        assert [file.stat().st_size <= CHUNK_BYTES for file in left] == [True]
+        with forebay.ChunkCache(disk / "cache") as cache:
+            assert cache.info().chunks == 1
+            assert cache.verify() == []
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_run_on_a_disk_that_an_earlier_cache_filled_makes_its_own_room(
+    server: FaultServer, disk: Path, how: str
+) -> None:
+    """Risk D6, E7: chunks that an earlier run left give way to the ledger of the next."""
+    with (
+        left_by_a_run(server, disk, how),
+        forebay.open_dataset(server.url("zstd"), cache_dir=disk / "cache", max_cache_bytes="1GiB") as ds,
+    ):
+        assert list(ds) == items("zstd")
+    with forebay.ChunkCache(disk / "cache") as cache:
+        assert cache.verify() == []

@@ -184,7 +184,7 @@ def test_a_pickled_dataset_opens_again_without_a_second_index_request(server: Fa
 def test_children_of_every_start_method_read_after_the_parent_did(
     server: FaultServer, tmp_path: Path, method: str, inherit: bool
 ) -> None:
-    """Risk J1, J2, J5: items, never a hang."""
+    """Risk J1, J2, J5, A12: items, never a hang, whatever native threads the parent runs by then (obstore's)."""
     put_dataset(server, tmp_path)
     with forebay.open_dataset(server.url(), cache_dir=tmp_path / "cache") as ds:
         assert ds[0] == expected_items()[0]

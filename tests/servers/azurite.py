@@ -71,10 +71,10 @@ class Azurite(ServerContext):
         }
         return urlencode(query)
 
-    def make_bucket(self, name: str, *, public: bool = False) -> None:
+    def make_bucket(self, name: str, *, public: bool = False, exist_ok: bool = False) -> None:
         """Another container; a public one may be read and listed by anybody."""
         headers = {"x-ms-blob-public-access": "container"} if public else {}
-        self.request("PUT", f"/{name}?restype=container", headers=headers)
+        self.request("PUT", f"/{name}?restype=container", headers=headers, ok=(409,) if exist_ok else ())
 
     def put(self, key: str, data: bytes, bucket: str = BUCKET) -> None:
         """One Put Blob request."""

@@ -44,14 +44,14 @@ class FakeGcs(ServerContext):
         """What our backend needs."""
         return {"endpoint_url": self.endpoint, "token": self.TOKEN, "project": "test"}
 
-    def make_bucket(self, name: str) -> None:
+    def make_bucket(self, name: str, *, exist_ok: bool = False) -> None:
         """Another bucket."""
-        body = json.dumps({"name": name}).encode()
-        call("POST", f"{self.endpoint}/storage/v1/b?project=test", body, {"Content-Type": "application/json"})
+        body, headers = json.dumps({"name": name}).encode(), {"Content-Type": "application/json"}
+        call("POST", f"{self.endpoint}/storage/v1/b?project=test", body, headers, ok=(409,) if exist_ok else ())
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes, bucket: str = BUCKET) -> None:
         """By the JSON API."""
-        target = f"{self.endpoint}/upload/storage/v1/b/{self.BUCKET}/o?uploadType=media&name={quote(key, safe='')}"
+        target = f"{self.endpoint}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(key, safe='')}"
         call("POST", target, data, {"Content-Type": "application/octet-stream"})
 
     def delete(self, key: str) -> None:

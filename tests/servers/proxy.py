@@ -8,13 +8,14 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
-__all__ = ["Plan", "Proxy"]
+__all__ = ["Plan", "Proxy", "Seen"]
 
-_PIECE = 64 * 1024
+_PIECE = 256 * 1024
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 0\r\n\r\n"
 
 
@@ -42,6 +43,23 @@ class Plan:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request as it came: header names are in small letters."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+
+    @classmethod
+    def read(cls, head: bytes) -> Seen:
+        """From the bytes up to the empty line."""
+        line, *rest = head.decode("latin-1").split("\r\n")
+        method, target, _ = line.split(" ", 2)
+        pairs = (one.split(":", 1) for one in rest if ":" in one)
+        return cls(method, target, {name.lower(): value.strip() for name, value in pairs})
+
+
 class Proxy:
     """Listens on a free loopback port and talks to ``port``, in a thread of its own, as a context manager.
 
@@ -58,6 +76,10 @@ class Proxy:
         self.port = 0
         self.requests = 0
         self.faults: Counter[str] = Counter()
+        #: What was asked, in order of arrival.
+        self.seen: list[Seen] = []
+        #: Looks at each request and may answer it with a whole response, in place of the server.
+        self.gate: Callable[[Seen], bytes | None] | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready = threading.Event()
@@ -93,7 +115,8 @@ class Proxy:
     async def _connection(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         writers = [back]
         try:
-            with suppress(OSError, asyncio.IncompleteReadError):
+            # Cancelled is a connection that was still open when the proxy stopped.
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 server, forth = await asyncio.open_connection("127.0.0.1", self._behind, limit=1 << 20)
                 writers.append(forth)
                 await _Connection(self, client, back, server, forth).run()
@@ -108,6 +131,12 @@ class Proxy:
         if fault is not None:
             self.faults[fault] += 1
         return fault
+
+    def look(self, head: bytes) -> bytes | None:
+        """Note a request; the gate's answer to it, None where the server answers."""
+        asked = Seen.read(head)
+        self.seen.append(asked)
+        return None if self.gate is None else self.gate(asked)
 
     @property
     def plan(self) -> Plan:
@@ -157,8 +186,11 @@ class _Connection:
             fault = self._proxy.next_fault()
             if self._proxy.plan.delay:
                 await asyncio.sleep(self._proxy.plan.delay)
+            answer = self._proxy.look(head)
             if fault == "busy":
-                self._back.write(_BUSY)
+                answer = _BUSY
+            if answer is not None:
+                self._back.write(answer)
                 continue
             if fault is not None:
                 self._fault, self._left = fault, self._proxy.plan.after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from formats.canon import canon
 import forebay
 from forebay._plan import EpochPlan
 
-__all__ = ["read_digests", "send_digests", "send_indices", "send_part"]
+__all__ = ["read_digests", "read_in_step", "send_digests", "send_indices", "send_part"]
 
 
 def read_digests(url: str, cache: str, options: dict[str, object] | None) -> list[str]:
@@ -59,3 +60,14 @@ def send_part(
                 session.done(place)
             session.close()
             connection.send((numbers, ds.stats().chunks_fetched))
+
+
+def read_in_step(connection: Any, barrier: Any, urls: list[str], arguments: dict[str, Any]) -> None:
+    """Read datasets side by side, item by item in step with the other processes, and send the items' numbers."""
+    with ExitStack() as stack:
+        sets = [stack.enter_context(forebay.open_dataset(url, **arguments)) for url in urls]
+        found = []
+        for items in zip(*sets, strict=True):
+            barrier.wait(60)
+            found.append([item["index"] for item in items])
+        connection.send(found)

@@ -93,6 +93,10 @@ class StoreRemote:
         """As `Store.delete`."""
         self._store.delete(key)
 
+    def object_url(self, key: str) -> str:
+        """The object's own URL."""
+        return f"{self.url}/{key}"
+
 
 class ServerContext:
     """A context manager that ends whatever its `start` has begun, in the opposite order."""

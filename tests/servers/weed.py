@@ -22,10 +22,11 @@ _GRPC = 10_000  # each port's gRPC twin lies this much higher
 class Weed(ServerContext):
     """S3 on a free port with one identity and one bucket. ``put`` and ``delete`` go through boto3.
 
-    With ``anonymous=True`` it asks for no credentials at all.
+    With ``anonymous=True`` it asks for no credentials at all; else whoever has none may read the bucket `PUBLIC`.
     """
 
     BUCKET = "bench"
+    PUBLIC = "public"
     KEY, SECRET, REGION = "testkey", "testsecret-0123456789", "us-east-1"
 
     def __init__(self, directory: Path, *, anonymous: bool = False) -> None:
@@ -66,9 +67,9 @@ class Weed(ServerContext):
         """Another bucket."""
         self._client.create_bucket(Bucket=name)
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes, bucket: str = BUCKET) -> None:
         """Through boto3."""
-        self._client.put_object(Bucket=self.BUCKET, Key=key, Body=data)
+        self._client.put_object(Bucket=bucket, Key=key, Body=data)
 
     def delete(self, key: str) -> None:
         """Through boto3."""
@@ -115,8 +116,9 @@ class Weed(ServerContext):
             "credentials": [{"accessKey": self.KEY, "secretKey": self.SECRET}],
             "actions": ["Admin", "Read", "Write", "List", "Tagging"],
         }
+        stranger = {"name": "anonymous", "actions": [f"Read:{self.PUBLIC}", f"List:{self.PUBLIC}"]}
         config = self.directory / "s3.json"
-        config.write_text(json.dumps({"identities": [identity]}))
+        config.write_text(json.dumps({"identities": [identity, stranger]}))
         command = [binary, "mini", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
         command += [f"-{name}.port={port}" for name, port in zip(_PORTS, ports, strict=True)]
         command += [] if self.anonymous else [f"-s3.config={config}"]

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 import numpy as np
 
+from forebay import _config
 from forebay._formats import ChunkReader, DatasetFormat
 from forebay._plan import EpochPlan, Step
-from forebay._readers import OpenChunks
+from forebay._readers import OpenChunks, read_mixed, read_some
 from forebay._source import ChunkSession, ChunkSource
 from forebay._stats import Counters
 from forebay.exceptions import CacheError, ConfigError, PrefetchClosedError, PrefetchError
@@ -28,13 +29,18 @@ if TYPE_CHECKING:
 
     from forebay._open import DatasetSpec
 
-__all__ = ["ChunkedDataset"]
+__all__ = ["ChunkedDataset", "Pace"]
 
 logger = logging.getLogger("forebay")
 
-#: Items are decoded this many at a time, or as many as this number of bytes holds, whichever is less.
-BATCH_ITEMS = 256
-BATCH_BYTES = 4 << 20
+#: An iteration decodes at most this many items at a time, and no more than this number of bytes holds: two batches, the
+#: one in the reader's hands and the next, stay in the processor's cache (100 kB of bytes: 4.5 µs an item, else 7.4).
+BATCH_ITEMS = 1024
+BATCH_BYTES = 1 << 20
+#: A batch is not to take longer than this, however slow its decoder is: the items behind it wait.
+BATCH_SECONDS = 0.002
+#: Random access waits for at most this many chunks at a time.
+OPEN_AT_ONCE = 8
 
 
 class ChunkedDataset:
@@ -60,7 +66,6 @@ class ChunkedDataset:
         self._fingerprint: str | None = None
         self._random_access = OpenChunks(self._open_missing)
         self._sessions: weakref.WeakSet[HeldSession] = weakref.WeakSet()
-        self._current: tuple[int, int, ChunkReader | None] = (0, 0, None)
         self._finalizer = weakref.finalize(self, _close_source, source, os.getpid())
         if spec.shuffle:
             source.check_window(spec.shuffle_window)
@@ -86,11 +91,16 @@ class ChunkedDataset:
         if isinstance(index, slice):
             return self.get_batch(range(*index.indices(len(self))))
         number = operator.index(index)
-        first, stop, reader = self._current
-        if reader is not None and first <= number < stop:
-            self._counters.add(items=1)
-            return reader.read(number - first)
-        return self.get_batch([number])[0]
+        if number < 0:
+            number += len(self)
+        if 0 <= number < len(self):
+            chunk, offset = self._index.locate(number)
+            reader = self._random_access.find(chunk)
+            if reader is not None:
+                item = reader.read(offset)
+                self._counters.decoded(1)
+                return item
+        return self.get_batch([index])[0]
 
     def get_batch(self, indices: Sequence[SupportsIndex] | NDArray[np.integer[Any]]) -> list[Any]:
         """Return the items of ``indices``, in their order; each chunk is decoded in one call.
@@ -104,17 +114,24 @@ class ChunkedDataset:
         if not len(numbers):
             return []
         chunks, offsets = self._index.locate_many(numbers)
-        wanted = np.unique(chunks)
-        items: list[Any] = [None] * len(numbers)
-        for group in np.array_split(wanted, -(-len(wanted) // 8)):
-            readers = self._random_access.get(group.tolist())
-            for chunk, reader in readers.items():
-                where = np.flatnonzero(chunks == chunk)
-                for place, item in zip(where.tolist(), reader.read_many(offsets[where]), strict=True):
+        wanted = list(dict.fromkeys(chunks.tolist()))
+        if len(wanted) <= OPEN_AT_ONCE:
+            items = read_mixed(self._random_access.get(wanted), chunks, offsets)
+        else:
+            items = [None] * len(numbers)
+            wanted.sort()
+            for first in range(0, len(wanted), OPEN_AT_ONCE):
+                group = wanted[first : first + OPEN_AT_ONCE]
+                where = np.flatnonzero((chunks >= group[0]) & (chunks <= group[-1]))
+                found = read_mixed(self._random_access.get(group), chunks[where], offsets[where])
+                for place, item in zip(where.tolist(), found, strict=True):
                     items[place] = item
-                self._current = (int(self._starts[chunk]), int(self._starts[chunk + 1]), reader)
-        self._counters.add(items=len(items))
+        self._counters.decoded(len(items))
         return items
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """What torch's ``DataLoader`` calls on a dataset that it reads by number: one batch in one call."""
+        return self.get_batch(indices)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that iterations read, until it is chosen again."""
@@ -140,7 +157,6 @@ class ChunkedDataset:
         for held in list(self._sessions):
             held.close()
         self._random_access.clear()
-        self._current = (0, 0, None)
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -165,12 +181,15 @@ class ChunkedDataset:
         elif isinstance(indices, range):
             numbers = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
         else:
-            numbers = np.fromiter((operator.index(i) for i in indices), np.int64, len(indices))
+            numbers = np.array(list(map(operator.index, indices)), dtype=np.int64)
+        if not len(numbers):
+            return numbers
         length = len(self)
-        wrong = (numbers < -length) | (numbers >= length)
-        if wrong.any():
-            raise IndexError(f"index {int(numbers[wrong][0])} is out of range for {self.url} with {length} items")
-        return np.where(numbers < 0, numbers + length, numbers)
+        low, high = int(numbers.min()), int(numbers.max())
+        if low < -length or high >= length:
+            wrong = low if low < -length else high
+            raise IndexError(f"index {wrong} is out of range for {self.url} with {length} items")
+        return numbers if low >= 0 else np.where(numbers < 0, numbers + length, numbers)
 
     def _open_missing(self, chunks: Sequence[int]) -> list[tuple[ChunkReader, Path]]:
         opened = []
@@ -238,12 +257,13 @@ class ChunkedDataset:
         self._sessions.add(held)
         return held
 
-    def decode(self, reader: ChunkReader, offsets: NDArray[np.int64]) -> list[Any]:
-        """Read samples of an open chunk, and count them."""
-        with self._counters.timed("decode"):
-            items = reader.read_many(offsets)
-        self._counters.add(items=len(items))
-        return items
+    def decode(self, reader: ChunkReader, offsets: NDArray[np.int64]) -> tuple[list[Any], float]:
+        """Read samples of an open chunk, and count them; the second value is the seconds that it took."""
+        began = _config.monotonic()
+        items = read_some(reader, offsets)
+        seconds = _config.monotonic() - began
+        self._counters.decoded(len(items), seconds)
+        return items, seconds
 
     def _iterate(self, epoch: int) -> Iterator[Any]:
         plan = self.epoch_plan(epoch)
@@ -251,12 +271,13 @@ class ChunkedDataset:
         lane, then = plan.lane(), replace(plan, epoch=epoch + 1).chunks()
         order = lane.chunks
         readers: dict[int, ChunkReader] = {}
+        pace = Pace(self._batch_items)
         with self._source.claim_window(window), closing(self._hold(order, ahead=self._spec.ahead, then=then)) as held:
             for step in plan.steps(lane):
                 reader = self.enter_chunk(held.session, int(order[step.place]), step.place)
                 if reader is not None:
                     readers[step.place] = reader
-                for batch in self._batches(step, readers):
+                for batch in self._batches(step, readers, pace):
                     yield from batch
                     if self._closed:
                         raise PrefetchClosedError(f"the dataset {self.url} was closed during an iteration")
@@ -269,7 +290,7 @@ class ChunkedDataset:
     def enter_chunk(self, session: ChunkSession, chunk: int, place: int) -> ChunkReader | None:
         """Wait for a chunk of a session and open it; None where it cannot be had and is to be skipped."""
         try:
-            return self._layout.open_chunk(session.take(place), chunk)
+            reader = self._layout.open_chunk(session.take(place), chunk)
         except (CacheError, PrefetchError, ConfigError):
             raise
         except Exception as exc:  # on_error="skip" covers whatever a store or a stranger's hook raises
@@ -279,18 +300,39 @@ class ChunkedDataset:
             self._counters.add(skipped_chunks=1)
             logger.warning("chunk %s of %s is skipped: %s", self._index.chunk(chunk).name, self.url, exc)
             return None
+        session.opened(place)
+        return reader
 
-    def _batches(self, step: Step, readers: dict[int, ChunkReader]) -> Iterator[list[Any]]:
-        for begin in range(0, len(step.offsets), self._batch_items):
-            part = slice(begin, begin + self._batch_items)
-            with self._counters.timed("decode"):
-                if step.places is None:
-                    reader = readers.get(step.place)
-                    batch = [] if reader is None else reader.read_many(step.offsets[part])
-                else:
-                    batch = _mixed(step.places[part], np.asarray(step.offsets[part]), readers)
-            self._counters.add(items=len(batch))
+    def _batches(self, step: Step, readers: dict[int, ChunkReader], pace: Pace) -> Iterator[list[Any]]:
+        begin, count = 0, len(step.offsets)
+        while begin < count:
+            part = slice(begin, begin + pace.items)
+            began = _config.monotonic()
+            if step.places is None:
+                reader = readers.get(step.place)
+                batch = [] if reader is None else reader.read_many(step.offsets[part])
+            else:
+                batch = read_mixed(readers, step.places[part], np.asarray(step.offsets[part]))
+            seconds = _config.monotonic() - began
+            self._counters.decoded(len(batch), seconds)
             yield batch
+            begin = part.stop
+            pace.took(seconds)
+
+
+class Pace:
+    """How many items an iteration decodes at a time: more while that is quick, fewer where a decoder is slow."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.items = min(most, 8)
+
+    def took(self, seconds: float) -> None:
+        """Learn how long the last batch took."""
+        if seconds > BATCH_SECONDS:
+            self.items = max(self.items // 2, 1)
+        elif seconds < BATCH_SECONDS / 3:
+            self.items = min(self.items * 2, self._most)
 
 
 class HeldSession:
@@ -301,22 +343,6 @@ class HeldSession:
 
     def close(self) -> None:
         self.session.close()
-
-
-def _mixed(places: NDArray[np.int64], offsets: NDArray[np.int64], readers: dict[int, ChunkReader]) -> list[Any]:
-    """Decode samples of several chunks, one call a chunk, and put them back into their order."""
-    slots: list[Any] = [_SKIPPED] * len(places)
-    for place in np.unique(places).tolist():
-        reader = readers.get(place)
-        if reader is None:
-            continue
-        where = np.flatnonzero(places == place)
-        for slot, item in zip(where.tolist(), reader.read_many(offsets[where]), strict=True):
-            slots[slot] = item
-    return [item for item in slots if item is not _SKIPPED]
-
-
-_SKIPPED = object()
 
 
 def _close_source(source: ChunkSource, pid: int) -> None:

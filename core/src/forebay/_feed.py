@@ -95,6 +95,8 @@ class ChunkFeed:
         self._planned: deque[_Planned] = deque()
         self._readers: dict[int, ChunkReader | None] = {}
         self._taken = -1
+        #: Seconds that decoding took so far.
+        self.decoding = 0.0
         self._stack = ExitStack()
 
     def __enter__(self) -> ChunkFeed:
@@ -146,7 +148,8 @@ class ChunkFeed:
         for group in planned.groups:
             reader = self._reader(group)
             if reader is not None:
-                read = self._dataset.decode(reader, group.offsets)
+                read, seconds = self._dataset.decode(reader, group.offsets)
+                self.decoding += seconds
                 if group.slots is None:
                     items = read
                 else:

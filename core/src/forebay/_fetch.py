@@ -91,6 +91,7 @@ def fetch(
         return local
     call = _start(url, cache_dir, max_cache_bytes, options, revalidate)
     thread = io_thread()
+    call.request.thread = threading.get_ident()
     future = thread.submit(lambda: _obtain(call))
     try:
         ready = wait_for(future, thread, timeout)
@@ -238,6 +239,7 @@ async def _is_fresh(call: _Call, ready: Ready) -> bool:
 
 
 def _hold(call: _Call, ready: Ready) -> Path:
+    call.engine.engine().holdings.keep(call.request, str(ready.path))
     with _lock:
         _held.setdefault(ready.path, []).append(_Held(engine=call.engine, request=call.request, pid=os.getpid()))
     return ready.path

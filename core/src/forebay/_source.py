@@ -8,8 +8,8 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from forebay import _config, _url
 from forebay._cache import ChunkKey, PlanReader
+from forebay._claims import WindowClaims
 from forebay._index import DatasetIndex
 from forebay._prefetch import ChunkRequest, EngineHandle, Session, before_exit, io_thread, wait_for
 from forebay._registry import Resolved
@@ -54,6 +55,10 @@ class ChunkSession(Protocol):
 
     def take(self, place: int) -> Path:
         """Return the file of the chunk at ``place``, held until `done`."""
+        ...
+
+    def opened(self, place: int) -> None:
+        """Say that the chunk is mapped: readable without its file, which goes where others starve for its room."""
         ...
 
     def done(self, place: int) -> None:
@@ -152,6 +157,9 @@ class _LocalSession:
             )
         return path
 
+    def opened(self, place: int) -> None:
+        pass
+
     def done(self, place: int) -> None:
         pass
 
@@ -205,6 +213,7 @@ class CachedSource(ChunkSource):
         self._evicted = 0
         self._lock = threading.Lock()
         self._resting: PlanReader | None = None
+        self._claims = WindowClaims(lambda: engine.cache, index)
         self._check_budget()
         _open_sources.add(self)
 
@@ -243,9 +252,9 @@ class CachedSource(ChunkSource):
         reader = reader or handle.cache.plan_reader(self._identity)
         if now is not None:
             reader.declare(now, then)
-            return _PlannedSession(session, reader, len(now), self._rest, told=True)
+            return _PlannedSession(session, self._claims, reader, len(now), self._rest, told=True)
         reader.declare(np.asarray(order, np.int64), then)
-        return _PlannedSession(session, reader, len(order), self._rest)
+        return _PlannedSession(session, self._claims, reader, len(order), self._rest)
 
     def _rest(self, reader: PlanReader) -> None:
         """Keep the plan of the reader that stopped last: it probably goes on, with the next epoch."""
@@ -257,38 +266,11 @@ class CachedSource(ChunkSource):
 
     def check_window(self, window: int) -> None:
         """Refuse a shuffle window that the budget cannot hold."""
-        largest, budget = self._index.largest_decoded or 0, self._engine.cache.max_bytes
-        if min(window, len(self._index)) * largest > budget:
-            raise self._window_too_large(window, budget, budget - largest)
+        self._claims.check(window)
 
-    @contextmanager
-    def claim_window(self, window: int) -> Iterator[None]:
+    def claim_window(self, window: int) -> AbstractContextManager[None]:
         """See `ChunkSource`."""
-        largest = self._index.largest_decoded or 0
-        if not largest:
-            yield
-            return
-        cache, process = self._engine.cache, os.getpid()
-        number, left = cache.claim_window((max(min(window, len(self._index)), 1) - 1) * largest, largest)
-        if number is None:
-            raise self._window_too_large(window, cache.max_bytes, left)
-        try:
-            yield
-        finally:
-            if process == os.getpid():  # else it is the parent's
-                cache.drop_window(number)
-
-    def _window_too_large(self, window: int, budget: int, left: int) -> BudgetTooSmallError:
-        largest = self._index.largest_decoded or 1
-        fits = left // largest + 1 if left >= 0 else 0
-        remedy = f"the largest window that fits is {fits}" if fits else "wait until they have ended"
-        chunks = max(min(window, len(self._index)), 1)
-        return BudgetTooSmallError(
-            f"a reader with shuffle_window={max(window, 1)} keeps {chunks} chunks of up to"
-            f" {_config.format_size(largest)} at one time, and the cache may hold {_config.format_size(budget)}"
-            f" together with what other readers keep: {remedy}; or raise max_cache_bytes",
-            path=str(self._engine.cache.directory),
-        )
+        return self._claims.claim(window)
 
     def close(self) -> None:
         """End the sessions, close the downloader and give the engine back. A second call does nothing."""
@@ -309,8 +291,8 @@ class CachedSource(ChunkSource):
             self._engine.close()
 
     def _check_budget(self) -> None:
-        largest, budget = self._index.largest_decoded, self._engine.cache.max_bytes
-        if largest and largest > budget:
+        largest, budget = self._claims.largest, self._engine.cache.max_bytes
+        if largest > budget:
             raise BudgetTooSmallError(
                 f"the largest chunk of {_url.redact(str(self._resolved.url))} has {_config.format_size(largest)}"
                 f" ({largest} bytes) and max_cache_bytes is {_config.format_size(budget)} ({budget} bytes):"
@@ -376,6 +358,7 @@ class _CachedSession:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.opened = session.opened
         self.done = session.done
         self.close = session.close
 
@@ -392,6 +375,7 @@ class _PlannedSession(_CachedSession):
     def __init__(
         self,
         session: Session,
+        claims: WindowClaims,
         reader: PlanReader,
         places: int,
         rest: Callable[[PlanReader], None],
@@ -399,6 +383,7 @@ class _PlannedSession(_CachedSession):
         told: bool = False,
     ) -> None:
         super().__init__(session)
+        self._claims = claims
         if not told:
             self.done = self._done
         self.close = self._close
@@ -412,6 +397,11 @@ class _PlannedSession(_CachedSession):
         if self._reader is not None and place > self._reached:
             self._reached = place
             self._reader.reached(place)
+
+    def take(self, place: int) -> Path:
+        ready = self._session.take(place)
+        self._claims.learn(ready.bytes)
+        return ready.path
 
     def _done(self, place: int) -> None:
         self.reached(place + 1)  # before the release, which makes the chunk one that may go

@@ -33,6 +33,14 @@ class Counters:
             for name, amount in amounts.items():
                 self._counts[name] = self._counts.get(name, 0) + amount
 
+    def decoded(self, items: int, seconds: float | None = None) -> None:
+        """Count items that were handed out, and the run of the stage "decode" that made them where it was timed."""
+        with self._lock:
+            self._counts["items"] = self._counts.get("items", 0) + items
+            if seconds is not None:
+                count, total = self._stages.get("decode", (0, 0.0))
+                self._stages["decode"] = (count + 1, total + seconds)
+
     def tally(self, requests: int, retries: int) -> None:
         """Count the requests of one transfer, whether it ended well or not."""
         self.add(requests=requests, retries=retries)

@@ -73,6 +73,54 @@ def test_prefetched_chunks_give_way_to_a_reader_and_not_to_prefetching(cache: Ca
     assert not cache.harden(key(1))
 
 
+def test_looking_ahead_leaves_the_room_of_a_reader_between_two_chunks(cache: Cache) -> None:
+    """Risk C1: what took it would be evicted a moment later, and fetched again."""
+    claims = [cache.claim_window(0, 500)[0] for _ in range(2)]  # two readers of chunks of 500 bytes
+    put(cache, 1, 500)
+    ahead = cache.acquire(key(2), hard=False)
+    assert isinstance(ahead, Flight)
+    assert not ahead.reserve(500)  # the other reader has no chunk at this moment
+    assert not cache.has_room(key(3), 500)
+    wanted = cache.acquire(key(4), hard=True)
+    assert isinstance(wanted, Flight)
+    assert wanted.reserve(500)
+    wanted.abort()
+    for claim in claims:
+        assert claim is not None
+        cache.drop_window(claim)
+    assert cache.has_room(key(3), 500)
+    assert ahead.reserve(500)
+    ahead.abort()
+
+
+def test_looking_ahead_takes_what_readers_do_not_need(cache: Cache) -> None:
+    """Risk A7: with room for one chunk more than there are readers, one is fetched ahead, and one only."""
+    for _ in range(2):
+        cache.claim_window(0, 300)
+    first, second = cache.acquire(key(1), hard=False), cache.acquire(key(2), hard=False)
+    assert isinstance(first, Flight)
+    assert isinstance(second, Flight)
+    assert first.reserve(300)
+    assert not second.reserve(300)
+    assert not cache.has_room(key(3), 300)
+    first.publish(bytes=300, digest=write(first, 1, 300))
+    assert not second.reserve(300)
+    assert cache.harden(key(1))  # its reader has come
+    assert second.reserve(300)
+    second.abort()
+
+
+def test_one_huge_chunk_does_not_end_all_looking_ahead(cache: Cache) -> None:
+    """Risk A7: two readers that may need 900 bytes some day, and 100 now."""
+    for _ in range(2):
+        cache.claim_window(0, 900)
+    assert cache.has_room(key(1), 100)
+    flight = cache.acquire(key(1), hard=False)
+    assert isinstance(flight, Flight)
+    assert flight.reserve(100)
+    flight.abort()
+
+
 def test_a_flight_that_a_reader_comes_to_wait_for_goes_ahead(cache: Cache) -> None:
     put(cache, 1, 800, hard=False)
     flight = fly(cache, 2, hard=False)

@@ -169,7 +169,7 @@ def test_temporaries_are_unique_and_lie_beside_the_chunk(cache: Cache) -> None:
 
 @pytest.mark.parametrize("size", [0, 99, 101])
 def test_a_file_of_another_size_is_not_published(directory: Path, cache: Cache, size: int) -> None:
-    """B9, B12: what is published has the bytes that were promised."""
+    """B9, B12, P11: what is published has the bytes that were promised."""
     flight = begin(cache, 1)
     flight.temp.write_bytes(b"x" * size)
     with pytest.raises(CacheError, match=rf"has {size} bytes where 100 bytes"):

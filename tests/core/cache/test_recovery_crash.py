@@ -124,6 +124,68 @@ def test_a_damaged_ledger_is_rebuilt_from_the_directory(directory: Path, cache: 
         again.close()
 
 
+@pytest.mark.parametrize("harm", ["garbage", "page", "empty", "removed"])
+def test_the_budget_outlives_the_ledger(directory: Path, cache: Cache, harm: str) -> None:
+    """Risk D8, D1: who names no budget gets the recorded one, not most of the disk, whatever became of the ledger."""
+    for number in range(4):
+        put(cache, number, 200, lease=False)
+    cache.close()
+    open_cache(directory, max_bytes=900).close()
+    for number in (7, 8):
+        _harm(directory / "ledger.sqlite", harm)
+        again = open_cache(directory, max_bytes=None)
+        try:
+            assert again.max_bytes == 900
+            assert again.info().bytes == 800
+            put(again, number, 200, lease=False)
+            assert again.info().bytes == 800
+        finally:
+            again.close()
+    assert (directory / "BUDGET").read_text() == "900\n"
+
+
+def test_a_living_run_without_a_budget_keeps_the_recorded_one_when_the_ledger_breaks(directory: Path) -> None:
+    """Risk D8: it registers again in the new ledger, and must not bring a budget of its own along."""
+    open_cache(directory, max_bytes=1000).close()
+    cache = open_cache(directory, max_bytes=None)
+    try:
+        put(cache, 1)
+        for name in ("ledger.sqlite-wal", "ledger.sqlite-shm", "ledger.sqlite"):
+            (directory / name).unlink(missing_ok=True)
+        (directory / "ledger.sqlite").write_bytes(b"not a database" * 400)
+        assert isinstance(cache.acquire(key(1), hard=False), Ready)
+        assert cache.max_bytes == 1000
+    finally:
+        cache.close()
+
+
+@pytest.mark.parametrize("text", [b"", b"-5\n", b"0\n", b"many\n", b"\xff" * 50])
+def test_a_damaged_budget_file_is_none(directory: Path, text: bytes) -> None:
+    """A power cut may leave any bytes there; then the disk's free space decides, as in a new directory."""
+    open_cache(directory, max_bytes=1000).close()
+    (directory / "ledger.sqlite").unlink()
+    (directory / "BUDGET").write_bytes(text)
+    again = open_cache(directory, max_bytes=None)
+    try:
+        assert again.max_bytes > 1000
+    finally:
+        again.close()
+
+
+def test_files_of_its_own_that_a_dead_process_did_not_finish_go(directory: Path) -> None:
+    """Risk E8: an old one has nobody who writes it; a young one may have."""
+    open_cache(directory, max_bytes=1000).close()
+    old, young, other = (directory / f"{name}.tmp" for name in (f"BUDGET.{'0' * 16}", f"FORMAT.{'1' * 16}", "mine"))
+    for path in (old, young, other):
+        path.write_bytes(b"x")
+    for path in (old, other):
+        os.utime(path, (1, 1))
+    open_cache(directory, max_bytes=None).close()
+    assert not old.exists()
+    assert young.exists()
+    assert other.exists()
+
+
 def _harm(ledger: Path, harm: str) -> None:
     data = bytearray(ledger.read_bytes())
     if harm == "garbage":

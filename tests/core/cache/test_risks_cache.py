@@ -58,10 +58,25 @@ def test_lock_files_of_many_runs_do_not_pile_up(directory: Path) -> None:
         assert last.info().holders == 1
         assert len(list((directory / "holders").iterdir())) == 1
         assert sorted(path.name.split(".")[0] for path in directory.iterdir()) == [
-            "FORMAT", "chunks", "holders", "indexes", *["ledger"] * len(list(directory.glob("ledger*"))),
+            "BUDGET", "FORMAT", "chunks", "holders", "indexes", *["ledger"] * len(list(directory.glob("ledger*"))),
         ]  # fmt: skip
     finally:
         last.close()
+
+
+@pytest.mark.parametrize("left", ["ledger.sqlite-shm", "ledger.sqlite-wal", "both"])
+def test_shared_memory_of_a_dead_run_stops_nobody(directory: Path, left: str) -> None:
+    """Risk E11: the ledger's shared memory is made anew by the first of the next run, whatever lies there."""
+    cache = open_cache(directory, max_bytes=1000)
+    put(cache, 1)
+    cache.close()
+    for name in ("ledger.sqlite-shm", "ledger.sqlite-wal") if left == "both" else (left,):
+        (directory / name).write_bytes(os.urandom(32768))
+    with Actor(directory) as one, Actor(directory) as other:
+        for number, actor in enumerate((one, other)):
+            assert actor.call("acquire", chunk=1) == "Ready"
+            assert actor.call("acquire", chunk=2 + number) == "Flight"
+        assert other.call("info")["holders"] == 2
 
 
 def test_a_lock_file_of_nobody_is_waited_for_by_nobody(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Risk K7: an index of a million chunks is read in bounded time and memory."""
+"""Risk K7, Q7: an index of a million chunks is read in bounded time and memory."""
 
 from __future__ import annotations
 

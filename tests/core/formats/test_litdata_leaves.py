@@ -19,7 +19,7 @@ from PIL import Image
 
 from forebay.exceptions import IntegrityError, MissingDependencyError, UnsafePickleError, UnsupportedFormatError
 
-FEW, MANY = 3, 40  # below and above the number from which a batch is vectorised
+FEW, MANY = 3, 60  # below and above the number from which a batch is vectorised
 
 
 def jpeg(color: int) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from servers.ftp import Ftp
 from servers.nginx import Nginx
+from servers.sftp import Sftp
 from servers.store import lasting
 
 
@@ -20,6 +21,12 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
 @pytest.fixture(scope="session")
 def ftp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ftp]:
     with lasting(Ftp(tmp_path_factory.mktemp("ftp"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sftp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sftp]:
+    with lasting(Sftp(tmp_path_factory.mktemp("sftp"))) as server:
         yield server
 
 

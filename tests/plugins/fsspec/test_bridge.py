@@ -15,6 +15,7 @@ import pytest
 from servers.datasets import ITEMS, expected_items, put_dataset
 from servers.ftp import Ftp
 from servers.moto import Moto
+from servers.sftp import Sftp
 
 import forebay
 from forebay.downloader import probe
@@ -129,13 +130,16 @@ class Folder:
 
 
 @pytest.mark.usefixtures("cache")
-def test_dataset_is_read_through_the_bridge(ftp: Ftp, tmp_path: Path) -> None:
+def test_dataset_is_read_through_the_bridge(ftp: Ftp, sftp: Sftp, tmp_path: Path) -> None:
     put_dataset(Folder("/bridge/dataset"), tmp_path / "one")
     with forebay.open_dataset("fsspec+memory://bridge/dataset") as ds:
         assert list(ds) == expected_items()
         assert ds[ITEMS - 1] == expected_items()[-1]
     put_dataset(ftp, tmp_path / "two")
     with forebay.open_dataset(f"fsspec+{ftp.url}", options={"encoding": "utf-8"}) as ds:
+        assert list(ds) == expected_items()
+    put_dataset(sftp, tmp_path / "three")
+    with forebay.open_dataset(f"fsspec+{sftp.url}") as ds:
         assert list(ds) == expected_items()
 
 

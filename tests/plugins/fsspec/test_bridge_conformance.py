@@ -10,6 +10,7 @@ import fsspec
 import pytest
 from servers.ftp import Ftp
 from servers.nginx import Nginx
+from servers.sftp import Sftp
 
 from forebay.testing import DownloaderConformance, FaultServer
 
@@ -74,6 +75,18 @@ class FtpRemote:
         self.put, self.delete = server.put, server.delete
 
 
+class SftpRemote:
+    secrets = (Sftp.PASSWORD,)
+
+    def __init__(self, server: Sftp) -> None:
+        self.url = f"fsspec+{server.url}"
+        self.options: Mapping[str, object] = {}
+        self.put, self.delete = server.put, server.delete
+
+    def object_url(self, key: str) -> str:
+        return f"{self.url}/{key}"
+
+
 class TestMemory(DownloaderConformance):
     @pytest.fixture
     def remote(self) -> MemoryRemote:
@@ -104,3 +117,9 @@ class TestFtp(DownloaderConformance):
     @pytest.fixture
     def remote(self, ftp: Ftp) -> FtpRemote:
         return FtpRemote(ftp)
+
+
+class TestSftp(DownloaderConformance):
+    @pytest.fixture
+    def remote(self, sftp: Sftp) -> SftpRemote:
+        return SftpRemote(sftp)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from servers.ftp import Ftp
+from servers.sftp import Sftp
 
 import forebay
 from forebay.downloader import Downloader
@@ -117,9 +118,9 @@ def test_refused_port_is_a_connection_that_failed(opened: Callable[..., Download
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        for url in (f"fsspec+http://127.0.0.1:{port}", f"fsspec+ftp://127.0.0.1:{port}"):
+        for scheme in ("http", "ftp", "sftp"):
             with pytest.raises(ConnectionFailedError):
-                opened(url).stat("key.bin")
+                opened(f"fsspec+{scheme}://127.0.0.1:{port}").stat("key.bin")
 
 
 def test_object_that_changes_between_parts_is_an_error(faults: FaultServer, opened: Callable[..., Downloader]) -> None:
@@ -145,12 +146,15 @@ def test_server_that_ignores_ranges_gives_the_right_bytes(
     assert opened(f"fsspec+{faults.url()}").download_bytes("key.bin", 2, 3) == b"234"
 
 
-def test_wrong_password_is_told_without_it(ftp: Ftp, opened: Callable[..., Downloader]) -> None:
+@pytest.mark.parametrize("scheme", ["ftp", "sftp"])
+def test_wrong_password_is_told_without_it(
+    request: pytest.FixtureRequest, scheme: str, opened: Callable[..., Downloader]
+) -> None:
     """L, U1: neither in the URL nor in the options."""
-    wrong = "not-the-password"
+    wrong, server = "not-the-password", request.getfixturevalue(scheme)
     urls = {
-        f"fsspec+ftp://{ftp.USER}:{wrong}@127.0.0.1:{ftp.port}": {},
-        f"fsspec+ftp://127.0.0.1:{ftp.port}": {"username": ftp.USER, "password": wrong},
+        f"fsspec+{scheme}://{server.USER}:{wrong}@127.0.0.1:{server.port}": {},
+        f"fsspec+{scheme}://127.0.0.1:{server.port}": {"username": server.USER, "password": wrong},
     }
     for url, options in urls.items():
         one = opened(url, **options)
@@ -170,6 +174,27 @@ def test_connection_that_broke_is_replaced(ftp: Ftp, opened: Callable[..., Downl
     with pytest.raises(TransientError):
         one.download_bytes("good.bin")
     assert one.download_bytes("good.bin") == DATA
+
+
+def test_sftp_connection_that_broke_is_replaced(sftp: Sftp, opened: Callable[..., Downloader]) -> None:
+    """J15, N4: as above, and in the middle of a body."""
+    data = bytes(range(256)) * (100 << 10)
+    sftp.put("good.bin", data)
+    one = opened(f"fsspec+{sftp.url}")
+    assert one.download_bytes("good.bin", 5, 5) == data[5:10]
+    driver = next(iter(one._drivers.values()))  # type: ignore[attr-defined]
+
+    class Breaks:
+        def write(self, piece: bytes | bytearray | memoryview, /) -> int:
+            if transport.is_active():
+                transport.sock.shutdown(socket.SHUT_RDWR)
+                transport.join(5)
+            return len(piece)
+
+    transport = driver._idle[0].client.get_transport()
+    with pytest.raises(TransientError):
+        one.download_fileobj("good.bin", Breaks())
+    assert one.download_bytes("good.bin") == data
 
 
 def test_unreadable_file_is_denied(tmp_path: Path, opened: Callable[..., Downloader]) -> None:

@@ -18,7 +18,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from forebay._config import random, wall_clock
-from forebay.exceptions import AuthenticationError, ConfigError, ConnectionFailedError, StorageTimeoutError
+from forebay.exceptions import (
+    AuthenticationError,
+    ConfigError,
+    ConnectionFailedError,
+    StorageError,
+    StorageTimeoutError,
+)
 
 __all__ = ["CredentialSource", "Credentials", "expiry"]
 
@@ -48,6 +54,7 @@ class CredentialSource:
         call: Returns a mapping, or an awaitable of one. ``expires_at`` in it is an aware datetime, seconds since 1970
             or an ISO text; without it the credentials are kept until a store refuses them.
         check: Looks at the mapping and raises `ConfigError` where something is missing.
+        trusted: The callable is ours: its errors are told as they are, for they hold no secret.
     """
 
     def __init__(
@@ -57,11 +64,13 @@ class CredentialSource:
         *,
         clock: Callable[[], float] = wall_clock,
         deadline: float = _DEADLINE,
+        trusted: bool = False,
     ) -> None:
         self._call = call
         self._check = check
         self._clock = clock
         self._deadline = deadline
+        self._trusted = trusted
         self._lock = threading.Lock()
         self._held: Credentials | None = None
         self._refresh_at = 0.0
@@ -170,7 +179,7 @@ class CredentialSource:
         return expires_at - min(_MARGIN, life * _SHARE) * random().uniform(1.0, 2.0)
 
     def _problem(self, exc: BaseException, *, done: bool) -> Exception:
-        if isinstance(exc, ConfigError):
+        if isinstance(exc, ConfigError) or (self._trusted and isinstance(exc, StorageError)):
             return exc
         error: Exception
         if not done:

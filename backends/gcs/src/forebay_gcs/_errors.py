@@ -23,8 +23,11 @@ _REMEDY = "see the options token, credentials and anonymous, and `forebay doctor
 _NO_OBJECT = Meaning(ObjectNotFoundError, "there is no such object")
 _NO_BUCKET = Meaning(ObjectNotFoundError, "there is no such bucket")
 _DENIED = Meaning(AccessDeniedError, f"access was denied; {_REMEDY}")
-_WHO = Meaning(AuthenticationError, f"the credentials are not accepted; {_REMEDY}")
-_NONE = Meaning(AuthenticationError, f"the store wants credentials and got none; {_REMEDY}")
+_WHO = Meaning(AuthenticationError, f"the credentials are not accepted: they are wrong or expired; {_REMEDY}")
+# The XML API has this word for a wrong token too.
+_NONE = Meaning(
+    AuthenticationError, f"the store wants credentials: there are none, or they are wrong or expired; {_REMEDY}"
+)
 _EXPIRED = Meaning(AuthenticationError, f"the credentials have expired; {_REMEDY}")
 _PAYS = Meaning(AccessDeniedError, "the bucket's reader pays: give the option user_project")
 _SLOW = Meaning(ThrottledError, "the store asks for fewer requests")

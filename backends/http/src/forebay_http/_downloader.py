@@ -32,7 +32,8 @@ logger = logging.getLogger("forebay.http")
 # What servers and signed URLs say to HEAD where they allow GET.
 _HEAD_REFUSED = frozenset({400, 403, 405, 501})
 _TABLE = ErrorTable(
-    remedy="see the options username, password, bearer_token and headers (a missing object may look so too)"
+    remedy="see the options username, password, bearer_token and headers (a missing object may look so too, and a URL"
+    " whose signature has expired)"
 )
 _SECRET_LENGTH = 6  # a shorter text would be cut out of words that have nothing to do with it
 

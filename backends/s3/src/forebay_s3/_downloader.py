@@ -102,3 +102,10 @@ class S3Downloader(TwoDriverDownloader):
         for name in ("access_key_id", "secret_access_key"):
             if not isinstance(values.get(name), str) or not values[name]:
                 raise ConfigError(f"the credentials callable gave no {name!r}", option="credentials")
+
+    def _source(self) -> CredentialSource | None:
+        if not self._settings.asks_machine:
+            return super()._source()
+        from forebay_s3._machine import machine_source
+
+        return machine_source(self._settings.metadata_endpoint)

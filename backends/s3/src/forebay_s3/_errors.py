@@ -31,7 +31,8 @@ _NO_BUCKET = Meaning(ObjectNotFoundError, "there is no such bucket")
 _NO_OBJECT = Meaning(ObjectNotFoundError, "there is no such object")
 _DENIED = Meaning(
     AccessDeniedError,
-    "access is denied (a missing object looks so too where listing is not allowed, and a private bucket to anonymous)",
+    "access is denied (a missing object looks so too where listing is not allowed, and a private bucket to anonymous); "
+    + _OPTIONS,
 )
 _UNKNOWN = Meaning(AuthenticationError, f"the server does not know the access key; {_OPTIONS}")
 _SIGNATURE = Meaning(AuthenticationError, f"the secret key does not match the access key; {_OPTIONS}")

@@ -34,7 +34,7 @@ def make_store(bucket: str, options: S3Options, source: CredentialSource | None)
     if options.metadata_endpoint is not None:
         config["metadata_endpoint"] = options.metadata_endpoint
     provider: S3CredentialProvider | None = None
-    if options.callable_credentials and source is not None:
+    if source is not None:
         provider = _SourceProvider(source)
     elif options.keys is not None:
         # Not as configuration: there a token in the environment would be joined to keys that are not its own.

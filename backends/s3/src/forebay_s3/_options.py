@@ -67,6 +67,7 @@ class S3Options:
     anonymous: bool = False
     callable_credentials: bool = False
     keys: Keys | None = None
+    asks_machine: bool = False
     profile: str | None = None
     fetched_by: str | None = None
     metadata_endpoint: str | None = None
@@ -96,6 +97,7 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
             keys = Keys(profile.access_key_id, profile.secret_access_key, profile.session_token)
     endpoint = _endpoint(options, env, profile)
     searched = keys is None and who in (None, "profile")
+    fetched = profile is not None and profile.fetched is not None
     return S3Options(
         driver=wanted_driver(options, "s3"),
         endpoint_url=endpoint,
@@ -105,6 +107,7 @@ def parse_options(options: Mapping[str, object], bucket: str = "") -> S3Options:
         anonymous=who == "anonymous",
         callable_credentials=who == "credentials",
         keys=keys,
+        asks_machine=searched and not fetched and not _others_offer(env) and not _machine_has_none(env),
         profile=profile.name if profile is not None and profile.fetched else None,
         fetched_by=profile.fetched if profile is not None and keys is None else None,
         metadata_endpoint=env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or env.get("AWS_METADATA_ENDPOINT"),
@@ -205,9 +208,14 @@ def _is_aws(endpoint: str | None) -> bool:
     return endpoint is None or (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
+def _others_offer(env: Mapping[str, str]) -> bool:
+    """Whether a cluster or container offers an identity, which only the SDKs fetch."""
+    others = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+    return any(env.get(name) for name in (*others, "AWS_CONTAINER_CREDENTIALS_FULL_URI"))
+
+
 def _machine_has_none(env: Mapping[str, str]) -> bool:
     """Whether it is known without asking that the machine itself offers no credentials."""
-    others = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
-    if any(env.get(name) for name in (*others, "AWS_CONTAINER_CREDENTIALS_FULL_URI")):
+    if _others_offer(env):
         return False
     return env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"

@@ -62,8 +62,10 @@ class Cache(ABC):
         """Make a hard lease of ours soft."""
 
     @abstractmethod
-    def claim_window(self, kept: int, need: int) -> tuple[int | None, int]:
+    def claim_window(self, kept: int, need: int, old: int | None = None) -> tuple[int | None, int]:
         """Say that a reader keeps ``kept`` bytes while it waits for ``need`` more, beside all other readers.
+
+        The claim takes the place of the reader's ``old`` one; where it does not fit, that one stays.
 
         Returns:
             The claim's number, None where they would wait for each other; and the bytes that this reader may keep.
@@ -76,6 +78,14 @@ class Cache(ABC):
     @abstractmethod
     def has_room(self, chunk: ChunkKey, total: int) -> bool:
         """Whether a look-ahead for ``chunk``, of ``total`` bytes, would be granted its room now, or need none."""
+
+    @abstractmethod
+    def starving(self) -> float:
+        """Seconds since the first of those who wait for room, for a reader, began to fetch; 0 where nobody waits."""
+
+    @abstractmethod
+    def room_beside(self, chunks: Iterable[ChunkKey]) -> int:
+        """Bytes of the budget that are left when everything goes but these chunks."""
 
     @abstractmethod
     def plan_reader(self, dataset: str) -> PlanReader:

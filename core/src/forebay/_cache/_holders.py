@@ -14,7 +14,7 @@ from pathlib import Path
 from forebay import _config
 from forebay.exceptions import CacheError
 
-__all__ = ["HolderLock", "claim_if_dead", "sweep_unlisted"]
+__all__ = ["HolderLock", "anybody_lives", "claim_if_dead", "sweep_unlisted"]
 
 _NAME = re.compile(r"[0-9a-f]{32}\.lock|probe\.[0-9a-f]{16}")
 #: Seconds after which a probe file (see `_platform.probe_locking`) must have been left by a dead process.
@@ -74,6 +74,18 @@ def _claim(path: Path) -> int | None:
         pass  # as above
     os.close(fd)
     return None
+
+
+def anybody_lives(folder: Path) -> bool:
+    """Whether a process uses the directory, or cannot be told from one that does."""
+    for name in os.listdir(folder):
+        if _NAME.fullmatch(name) and name.endswith(".lock"):
+            fd = _claim(folder / name)
+            if fd is None:
+                return True
+            if fd >= 0:
+                os.close(fd)
+    return False
 
 
 def sweep_unlisted(folder: Path, listed: set[str]) -> None:

@@ -1,8 +1,8 @@
 """The cache directory: which names are ours, how it is made, which directories are refused.
 
-``FORMAT`` (the version), ``ledger.sqlite``, ``holders/``, ``indexes/``, ``chunks/<dataset>/<hash>[suffix]`` and
-temporaries ``chunks/<dataset>/<hash>.<random>.tmp``. Whatever has another name is not ours: never opened, followed or
-deleted.
+``FORMAT`` (the version), ``BUDGET`` (for when the ledger is lost), ``ledger.sqlite``, ``holders/``, ``indexes/``,
+``chunks/<dataset>/<hash>[suffix]`` and temporaries ``chunks/<dataset>/<hash>.<random>.tmp``. Whatever has another name
+is not ours: never opened, followed or deleted.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import re
 import secrets
 import stat
 import tempfile
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
+from forebay import _config
 from forebay._cache._platform import remedy_text
 from forebay._cache._types import ChunkKey
 from forebay.exceptions import CacheCorruptError, CacheError, ConfigError
@@ -42,7 +44,10 @@ _SUFFIX = re.compile(rf"(?:{_PART}){{1,2}}$")
 FINAL = re.compile(rf"[0-9a-f]{{32}}(?:{_PART}){{0,2}}")
 TEMP = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{16}\.tmp")
 INDEX = re.compile(r"[0-9a-f]{32}(?:\.[0-9a-f]{1,32}\.tmp|\.json)?")
-_BIRTH = re.compile(r"FORMAT\.[0-9a-f]{16}\.tmp|lost\+found|\.DS_Store|\.nfs.*")
+_NEWBORN = re.compile(r"(?:FORMAT|BUDGET)\.[0-9a-f]{16}\.tmp")
+#: Seconds after which nobody writes such a file any more.
+_NEWBORN_AGE = 600.0
+_BIRTH = re.compile(rf"{_NEWBORN.pattern}|lost\+found|\.DS_Store|\.nfs.*")
 _SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys")
 _SYSTEM_DEEP = ("/usr", "/var", "/var/lib", "/var/tmp", "/tmp", "/mnt", "/media", "/Users", "/Library", "/System")
 
@@ -169,7 +174,7 @@ class Layout:
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.is_cache():
             self._refuse_foreign()
-            self._write_format()
+            self._write("FORMAT", _FORMAT)
         for folder in (self.chunks, self.holders, self.indexes):
             folder.mkdir(exist_ok=True)
             if folder.is_symlink():
@@ -205,11 +210,33 @@ class Layout:
             path=str(self.directory),
         )
 
-    def _write_format(self) -> None:
-        temp = self.directory / f"FORMAT.{secrets.token_hex(8)}.tmp"
+    def recorded_budget(self) -> int | None:
+        """The budget that `record_budget` wrote down, for a ledger that is made anew."""
         try:
-            temp.write_bytes(_FORMAT)
-            os.replace(temp, self.directory / "FORMAT")
+            text = (self.directory / "BUDGET").read_bytes()[:40]
+        except OSError:
+            return None
+        return int(text) if text.strip().isdigit() and int(text) > 0 else None
+
+    def record_budget(self, budget: int) -> None:
+        """Write the budget down beside the ledger, which may be lost."""
+        if self.recorded_budget() != budget:
+            with suppress(OSError):  # a full disk: it stands in the ledger all the same
+                self._write("BUDGET", f"{budget}\n".encode())
+
+    def sweep_births(self) -> None:
+        """Remove what processes left that died while they wrote a small file of the directory's own."""
+        for entry in os.scandir(self.directory):
+            with suppress(OSError):  # gone meanwhile, or another user's
+                age = _config.wall_clock() - entry.stat(follow_symlinks=False).st_mtime
+                if _NEWBORN.fullmatch(entry.name) and age > _NEWBORN_AGE:
+                    os.unlink(entry.path)
+
+    def _write(self, name: str, data: bytes) -> None:
+        temp = self.directory / f"{name}.{secrets.token_hex(8)}.tmp"
+        try:
+            temp.write_bytes(data)
+            os.replace(temp, self.directory / name)
         finally:
             temp.unlink(missing_ok=True)
 

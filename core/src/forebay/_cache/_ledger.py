@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from forebay import _config
 from forebay._cache._layout import Layout
-from forebay._cache._platform import remedy_text
+from forebay._cache._platform import disk_is_full, remedy_text
 from forebay._cache._schema import SCHEMA, VERSION
 from forebay.exceptions import CacheCorruptError, CacheError, CacheFullError, CacheLockTimeoutError
 
@@ -30,6 +30,8 @@ Work = Callable[[sqlite3.Connection], T]
 logger = logging.getLogger("forebay")
 
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+#: What SQLite says too where its log and its shared memory find no room.
+_MAYBE_FULL = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 #: Seconds: the first wait for a locked ledger, and the longest.
 _FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.008
@@ -196,8 +198,11 @@ class Ledger:
             wait = min(wait * 1.5, _LONGEST_WAIT) if now - begin < _PATIENCE else _LAST_WAIT
 
     def _translated(self, exc: sqlite3.Error, code: int) -> Exception:
-        if code == sqlite3.SQLITE_FULL:
-            text = "the disk is full, the ledger cannot be written: free some space"
+        full = code == sqlite3.SQLITE_FULL
+        if code in _MAYBE_FULL:
+            full = disk_is_full(self.layout.directory)
+        if full:
+            text = "the disk is full, the ledger cannot be written: free some space there, or run forebay cache clear"
         elif code == sqlite3.SQLITE_READONLY:
             text = "the ledger is read-only for this user"
         elif code in _DAMAGED:
@@ -209,7 +214,7 @@ class Ledger:
         kind = CacheError
         if code in _DAMAGED:
             kind = CacheCorruptError
-        elif code == sqlite3.SQLITE_FULL:
+        elif full:
             kind = CacheFullError
         return kind(f"{self.layout.directory}: {text}", path=str(self.layout.ledger))
 

@@ -241,11 +241,14 @@ class Member:
             connection.execute("INSERT INTO leases VALUES (?, ?, ?, ?)", (row.id, number, held.hard, held.soft))
         self.plans.insert_all(connection, number)
         self._record_budget(connection, trash)
+        if self._asked is None and recorded is not None:
+            self.layout.record_budget(recorded)
         return number, others
 
     def _record_budget(self, connection: sqlite3.Connection, trash: Trash) -> None:
         if self._asked is not None:
             connection.execute("UPDATE account SET budget = ?", (self._asked,))
+            self.layout.record_budget(self._asked)
             shrink(connection, self.layout, self._asked, trash)
 
     def _registered(self, lock: HolderLock, outcome: tuple[int, int | None]) -> None:

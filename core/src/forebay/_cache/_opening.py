@@ -11,13 +11,14 @@ from pathlib import Path
 from forebay import _config
 from forebay._cache import _fork
 from forebay._cache._api import Cache
+from forebay._cache._emergency import make_room
 from forebay._cache._layout import Layout, refuse_dangerous
 from forebay._cache._platform import READ_ONLY_ERRNOS, probe_locking, refuse_platform
 from forebay._cache._readonly import ReadOnlyCache
 from forebay._cache._shared import SharedCache
-from forebay.exceptions import CacheError, ConfigError
+from forebay.exceptions import CacheError, CacheFullError, ConfigError
 
-__all__ = ["open_cache", "open_observer"]
+__all__ = ["clear_directory", "open_cache", "open_observer"]
 
 logger = logging.getLogger("forebay")
 
@@ -37,6 +38,15 @@ def open_cache(cache_dir: Path | str | None, *, max_bytes: int | None) -> Cache:
         CacheError: It is not a cache and not empty, cannot be written, or the system cannot serve one.
         CacheCorruptError: Another version's, or on a file system that cannot lock.
     """
+    try:
+        return _join(cache_dir, max_bytes)
+    except CacheFullError:  # the ledger has no room: what an earlier run left is there to be given back
+        if not make_room(Layout(_directory(cache_dir))):
+            raise
+    return _join(cache_dir, max_bytes)
+
+
+def _join(cache_dir: Path | str | None, max_bytes: int | None) -> Cache:
     cache = _take(cache_dir, max_bytes)
     if isinstance(cache, SharedCache):
         try:
@@ -47,17 +57,48 @@ def open_cache(cache_dir: Path | str | None, *, max_bytes: int | None) -> Cache:
     return cache
 
 
+def _directory(cache_dir: Path | str | None) -> Path:
+    given = _config.default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
+    return given.resolve()
+
+
 def open_observer(cache_dir: Path | str | None, *, max_bytes: int | None) -> Cache:
-    """Like `open_cache`, without becoming a holder."""
+    """Like `open_cache`, without becoming a holder, and nothing is removed where the disk is full."""
     return _take(cache_dir, max_bytes)
+
+
+def clear_directory(cache_dir: Path | str | None, *, max_bytes: int | None) -> None:
+    """Remove every chunk that nobody uses, also where the disk has no room for the ledger that says so.
+
+    Raises:
+        CacheError: Some are in use, and stay; the message says by whom.
+    """
+    try:
+        _clear(cache_dir, max_bytes)
+    except CacheFullError as exc:
+        layout = Layout(_directory(cache_dir))
+        if not make_room(layout):
+            raise CacheFullError(
+                f"{layout.directory}: the disk is full, and nothing there can be removed: the cache is empty, or a"
+                " living process uses it; free some space on that disk",
+                path=str(layout.directory),
+            ) from exc
+        _clear(cache_dir, max_bytes)
+
+
+def _clear(cache_dir: Path | str | None, max_bytes: int | None) -> None:
+    cache = _take(cache_dir, max_bytes)
+    try:
+        cache.clear()
+    finally:
+        cache.close()
 
 
 def _take(cache_dir: Path | str | None, max_bytes: int | None) -> Cache:
     refuse_platform(sys.platform)
     if max_bytes is not None and max_bytes <= 0:
         raise ConfigError(f"max_cache_bytes must be positive, not {max_bytes}", option="max_cache_bytes")
-    given = _config.default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
-    directory = given.resolve()
+    directory = _directory(cache_dir)
     refuse_dangerous(directory)
     with _fork.registry_lock:
         layout = Layout(directory)
@@ -109,6 +150,8 @@ def _make(layout: Layout, max_bytes: int | None, *, writable: bool) -> Cache:
     if writable:
         try:
             cache = SharedCache(layout, max_bytes=max_bytes, on_close=_give_back)
+        except CacheFullError:
+            raise
         except CacheError as exc:
             code = getattr(exc.__cause__, "sqlite_errorcode", 0) & 0xFF
             if code not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from forebay.exceptions import CacheCorruptError, CacheError
 
-__all__ = ["READ_ONLY_ERRNOS", "boot_id", "probe_locking", "refuse_platform", "remedy_text"]
+__all__ = ["READ_ONLY_ERRNOS", "boot_id", "disk_is_full", "probe_locking", "refuse_platform", "remedy_text"]
 
 #: EROFS is no PermissionError, and some file systems say EPERM: all three mean that we may not write here.
 READ_ONLY_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: Where less than this can be written, SQLite finds no room for its log and its shared memory.
+_TOO_LITTLE = 64 << 10
 
 
 def refuse_platform(platform: str) -> None:
@@ -66,6 +69,21 @@ def probe_locking(directory: Path) -> None:
             f" {remedy_text(directory.parent)}",
             path=str(directory.parent),
         )
+
+
+def disk_is_full(directory: Path, need: int = _TOO_LITTLE) -> bool:
+    """Whether ``need`` bytes cannot be written for lack of room; it is tried, since a quota tells itself only so."""
+    path = directory / f"FORMAT.{secrets.token_hex(8)}.tmp"
+    try:
+        with open(path, "xb", buffering=0) as file:
+            left = need
+            while left > 0:
+                left -= file.write(bytes(left))
+    except OSError as exc:
+        return exc.errno in _FULL
+    finally:
+        path.unlink(missing_ok=True)
+    return False
 
 
 def boot_id() -> str:

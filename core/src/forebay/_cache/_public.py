@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from forebay import _config
-from forebay._cache._opening import open_observer
+from forebay._cache._api import Cache
+from forebay._cache._opening import clear_directory, open_observer
 from forebay._cache._report import Report
 from forebay._cache._types import Problem
 from forebay._url import redact
+from forebay.exceptions import CacheError, CacheFullError
 from forebay.types import CacheInfo
 
 __all__ = ["ChunkCache"]
@@ -25,8 +28,20 @@ class ChunkCache:
 
     def __init__(self, cache_dir: Path | str | None, *, max_bytes: int | str | None = None) -> None:
         limit = None if max_bytes is None else _config.parse_size(max_bytes, option="max_bytes")
-        self._cache = open_observer(cache_dir, max_bytes=limit)
+        self._where = None if cache_dir is None else Path(cache_dir).expanduser().absolute()
+        self._limit = limit
+        self._known: Cache | None = None
         self._closed = False
+        with suppress(CacheFullError):  # `clear` can do something about it, and all else says so
+            self._known = self._cache
+
+    @property
+    def _cache(self) -> Cache:
+        if self._known is None:
+            if self._closed:
+                raise CacheError("this ChunkCache is closed")
+            self._known = open_observer(self._where, max_bytes=self._limit)
+        return self._known
 
     def info(self) -> CacheInfo:
         """Bytes, budget, chunks, leases and living processes, without what the dead held."""
@@ -49,18 +64,19 @@ class ChunkCache:
         self._cache.gc()
 
     def clear(self) -> None:
-        """Remove every chunk that nobody uses.
+        """Remove every chunk that nobody uses, also where the disk is so full that nothing can be written.
 
         Raises:
             CacheError: Some are in use, and stay; the message says by whom.
         """
-        self._cache.clear()
+        clear_directory(self._where, max_bytes=self._limit)
 
     def close(self) -> None:
         """Let go of the directory; a second call does nothing."""
         if not self._closed:
             self._closed = True
-            self._cache.close()
+            if self._known is not None:
+                self._known.close()
 
     def __enter__(self) -> ChunkCache:
         return self
@@ -71,4 +87,5 @@ class ChunkCache:
         self.close()
 
     def __repr__(self) -> str:
-        return f"ChunkCache({str(self._cache.directory)!r})"
+        where = self._where if self._known is None else self._known.directory
+        return f"ChunkCache({str(where)!r})"

@@ -80,7 +80,15 @@ class ReadOnlyCache(Cache):
         """See `Cache`: nothing is fetched here."""
         return True
 
-    def claim_window(self, kept: int, need: int) -> tuple[int | None, int]:
+    def starving(self) -> float:
+        """See `Cache`: nobody waits for room here."""
+        return 0.0
+
+    def room_beside(self, chunks: Iterable[ChunkKey]) -> int:
+        """See `Cache`: nothing is fetched here."""
+        return self.max_bytes
+
+    def claim_window(self, kept: int, need: int, old: int | None = None) -> tuple[int | None, int]:
         """Nothing is evicted here, so every window fits."""
         return 0, 0
 

@@ -13,7 +13,7 @@ from forebay._cache._ledger import Ledger
 from forebay._cache._platform import boot_id
 from forebay._cache._rows import bury, drop_unwanted, end_flight, find, unready
 
-__all__ = ["adopt", "begin_run", "files_below", "is_dataset", "reap", "reap_one", "reconcile", "sweep"]
+__all__ = ["adopt", "begin_run", "files_below", "is_dataset", "is_ours", "reap", "reap_one", "reconcile", "sweep"]
 
 
 def reap(ledger: Ledger, mine: int | None) -> int:
@@ -84,7 +84,8 @@ def begin_run(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> N
 
 
 def sweep(connection: sqlite3.Connection, layout: Layout) -> None:
-    """Remove lock files that no row names."""
+    """Remove lock files that no row names, and small files that were never finished."""
+    layout.sweep_births()
     sweep_unlisted(layout.holders, {token for (token,) in connection.execute("SELECT token FROM holders").fetchall()})
 
 
@@ -104,7 +105,7 @@ def reconcile(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> N
             seen.add(name)
         elif name in temps:
             continue
-        elif not _is_ours(name) or entry.is_symlink():
+        elif not is_ours(name) or entry.is_symlink():
             stray += entry.stat(follow_symlinks=False).st_size
         elif TEMP.fullmatch(entry.name) or name in rows:
             if not remove(entry.path, trash):
@@ -119,9 +120,10 @@ def reconcile(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> N
 
 
 def adopt(connection: sqlite3.Connection, layout: Layout) -> None:
-    """Fill a new ledger with the whole chunks in the directory. Temporaries wait for the first holder."""
+    """Fill a new ledger with the budget and the whole chunks in the directory; temporaries wait for a holder."""
+    connection.execute("UPDATE account SET budget = ?", (layout.recorded_budget(),))
     for name, entry in files_below(layout):
-        if _is_ours(name) and not TEMP.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+        if is_ours(name) and not TEMP.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             adopt_one(connection, name, _size(entry))
 
 
@@ -153,7 +155,8 @@ def is_dataset(name: str) -> bool:
     return 0 < len(name) <= 64 and not name.strip("0123456789abcdef")
 
 
-def _is_ours(name: str) -> bool:
+def is_ours(name: str) -> bool:
+    """Whether the name below ``chunks/`` is one that the cache gives to a chunk or a temporary file."""
     dataset, _, file = name.partition("/")
     return is_dataset(dataset) and bool(FINAL.fullmatch(file) or TEMP.fullmatch(file))
 

@@ -15,13 +15,13 @@ from forebay import _config
 from forebay._cache._layout import Layout, Trash
 from forebay._cache._rows import find, lose_flight, unready
 from forebay._cache._types import FlightLostError
-from forebay._cache._victims import Need, Victim, choose, idle, pick
+from forebay._cache._victims import Need, Victim, ahead, choose, idle, pick
 from forebay.exceptions import BudgetTooSmallError
 
 if TYPE_CHECKING:
     from forebay._cache._foresight import Foresight
 
-__all__ = ["WAITER_PATIENCE", "Budget", "budget_of", "grant", "has_room", "shrink"]
+__all__ = ["WAITER_PATIENCE", "Budget", "budget_of", "grant", "has_room", "room_beside", "shrink", "starving"]
 
 #: Seconds without a word after which a waiter loses its turn (not its place): its process may be stopped.
 WAITER_PATIENCE = 5.0
@@ -80,6 +80,7 @@ def grant(
     ahead = _first_ticket(connection, now)
     granted, evicted = ahead is None or (hard and ticket is not None and ticket <= ahead), 0
     missing = total - reserved - budget.free
+    granted = granted and (hard or _leaves_readers_their_room(connection, budget, flight, total))
     if granted and missing > 0:
         name, number = connection.execute(
             "SELECT c.name, c.number FROM flights f JOIN chunks c ON c.id = f.chunk WHERE f.id = ?", (flight,)
@@ -111,9 +112,30 @@ def has_room(
         return True
     if _first_ticket(connection, _config.monotonic()) is not None:
         return False
-    missing = total - budget_of(connection, fallback).free
+    budget = budget_of(connection, fallback)
+    if not _leaves_readers_their_room(connection, budget, 0, total):
+        return False
+    missing = total - budget.free
     need = Need(flight=0, name=name, number=number, total=total, missing=missing, hard=False)
     return missing <= 0 or choose(connection, foresight, need)[1] <= 0
+
+
+def starving(connection: sqlite3.Connection) -> float:
+    """Seconds since the first hard waiter began to fetch; 0 where nobody waits."""
+    found = connection.execute(
+        "SELECT since FROM flights WHERE ticket IS NOT NULL AND beat > ? ORDER BY ticket LIMIT 1",
+        (_config.monotonic() - WAITER_PATIENCE,),
+    ).fetchone()
+    return 0.0 if found is None else max(_config.wall_clock() - float(found[0]), 0.0)
+
+
+def room_beside(connection: sqlite3.Connection, names: set[str], fallback: int) -> int:
+    """Bytes of the budget that are left when everything goes but the chunks with these names."""
+    budget, kept = budget_of(connection, fallback), 0
+    for name in names:
+        row = find(connection, name)
+        kept += row.bytes if row is not None and row.ready else 0
+    return budget.limit - budget.stray - kept
 
 
 def shrink(connection: sqlite3.Connection, layout: Layout, fallback: int, trash: Trash) -> int:
@@ -130,6 +152,16 @@ def _arithmetic(layout: Layout, total: int, budget: Budget) -> str:
         f"a chunk of {size(total)} ({total} bytes) does not fit the budget of {size(budget.limit)} ({budget.limit}"
         f" bytes){other} of the cache {layout.directory}: raise max_cache_bytes to at least {total + budget.stray}"
     )
+
+
+def _leaves_readers_their_room(connection: sqlite3.Connection, budget: Budget, flight: int, total: int) -> bool:
+    """Whether all that is fetched ahead, with these bytes, leaves each reader under way the room of one chunk.
+
+    A reader between two chunks holds neither. A look-ahead that took its room would be evicted a moment later. Readers
+    are taken to need no more than is asked for here: one huge chunk somewhere must not end all looking ahead.
+    """
+    (needs,) = connection.execute("SELECT coalesce(sum(min(need, ?)), 0) FROM windows", (total,)).fetchone()
+    return bool(needs + ahead(connection, flight) + total <= budget.limit - budget.stray)
 
 
 def _first_ticket(connection: sqlite3.Connection, now: float) -> int | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay import _config
-from forebay._cache import _eager, _inspect, _recover, _report, _steps, _windows
+from forebay._cache import _eager, _inspect, _recover, _report, _room, _steps, _windows
 from forebay._cache._api import Cache
 from forebay._cache._flight import Flight
 from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash, remove
@@ -19,7 +20,7 @@ from forebay._cache._plans import PlanReader, SharedPlanReader
 from forebay._cache._room import budget_of, grant, has_room, shrink
 from forebay._cache._rows import drop_unwanted, end_flight, find, lease_ready, set_lease, unready
 from forebay._cache._types import Busy, ChunkKey, Problem, Ready
-from forebay.exceptions import BudgetTooSmallError, CacheError, CacheLockTimeoutError
+from forebay.exceptions import BudgetTooSmallError, CacheError, CacheFullError, CacheLockTimeoutError
 from forebay.types import CacheInfo
 
 if TYPE_CHECKING:
@@ -175,12 +176,12 @@ class SharedCache(Cache):
         """See `Cache`."""
         return SharedPlanReader(self.member.plans, dataset) if self._by_plans else PlanReader()
 
-    def claim_window(self, kept: int, need: int) -> tuple[int | None, int]:
+    def claim_window(self, kept: int, need: int, old: int | None = None) -> tuple[int | None, int]:
         """See `Cache`."""
-        number, left = _windows.claim(self.member, kept, need)
+        number, left = _windows.claim(self.member, kept, need, old)
         if number is None:
             self._reap()  # the others may be dead
-            number, left = _windows.claim(self.member, kept, need)
+            number, left = _windows.claim(self.member, kept, need, old)
         return number, left
 
     def drop_window(self, number: int) -> None:
@@ -201,6 +202,15 @@ class SharedCache(Cache):
                 fallback=self.member.fallback,
             )
         )
+
+    def starving(self) -> float:
+        """See `Cache`."""
+        return self._ledger.read(_room.starving)
+
+    def room_beside(self, chunks: Iterable[ChunkKey]) -> int:
+        """See `Cache`."""
+        names = {chunk_name(chunk) for chunk in chunks}
+        return self._ledger.read(lambda connection: _room.room_beside(connection, names, self.member.fallback))
 
     # A flight's way; called by `Flight`.
 
@@ -396,8 +406,10 @@ class SharedCache(Cache):
 
     def clear(self) -> None:
         """See `Cache`."""
-        self._reap()
-        kept = self.member.write(lambda connection, trash: _steps.clear(connection, self.layout, trash))
+        try:
+            kept = self._clear()
+        except CacheFullError:  # no room to say what went; but it went, and makes that room
+            kept = self._clear()
         self._notify()
         if kept:
             raise CacheError(
@@ -405,6 +417,11 @@ class SharedCache(Cache):
                 f" close their readers and clear again ({self.describe()})",
                 path=str(self.directory),
             )
+
+    def _clear(self) -> int:
+        with suppress(CacheFullError):  # what the dead hold stays then, for the next try
+            self._reap()
+        return self.member.write(lambda connection, trash: _steps.clear(connection, self.layout, trash))
 
     def close(self) -> None:
         """See `Cache`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from forebay._cache._foresight import Foresight
 
-__all__ = ["Need", "Victim", "choose", "idle", "pick"]
+__all__ = ["Need", "Victim", "ahead", "choose", "idle", "pick"]
 
 #: A chunk that may go: row, name, bytes.
 Victim = tuple[int, str, int]
@@ -133,12 +133,17 @@ def _look_up(
 
 def _may_look_ahead(connection: sqlite3.Connection, foresight: Foresight, need: Need) -> bool:
     """Whether a look-ahead may take the room of chunks that will be read."""
-    used, fetched, reserved = connection.execute(
-        "SELECT (SELECT used FROM account),"
-        " (SELECT coalesce(sum(bytes), 0) FROM chunks WHERE early = 1"
+    (used,) = connection.execute("SELECT used FROM account").fetchone()
+    absent, others = foresight.needed() * need.total - used, ahead(connection, need.flight)
+    return not others or others + need.total <= LOOK_AHEAD_COST * absent
+
+
+def ahead(connection: sqlite3.Connection, flight: int) -> int:
+    """Bytes that were fetched ahead of their readers and not read yet, or will be by flights other than this one."""
+    fetched, reserved = connection.execute(
+        "SELECT (SELECT coalesce(sum(bytes), 0) FROM chunks WHERE early = 1"
         " AND EXISTS (SELECT 1 FROM leases WHERE chunk = chunks.id)),"
         " (SELECT coalesce(sum(reserved), 0) FROM flights WHERE hard = 0 AND lost = 0 AND id <> ?)",
-        (need.flight,),
+        (flight,),
     ).fetchone()
-    absent = foresight.needed() * need.total - used
-    return not (fetched + reserved) or fetched + reserved + need.total <= LOOK_AHEAD_COST * absent
+    return int(fetched) + int(reserved)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["claim", "drop"]
 
 
-def claim(member: Member, kept: int, need: int) -> tuple[int | None, int]:
-    """Say that a reader keeps ``kept`` bytes while it waits for ``need`` more.
+def claim(member: Member, kept: int, need: int, old: int | None = None) -> tuple[int | None, int]:
+    """Say that a reader keeps ``kept`` bytes while it waits for ``need`` more; in the place of its claim ``old``.
 
     A claim that a rebuilt ledger forgot is not seen: then the deadline of the wait for room is what is left.
 
@@ -32,7 +32,7 @@ def claim(member: Member, kept: int, need: int) -> tuple[int | None, int]:
 
     def step(connection: sqlite3.Connection, _trash: object, holder: int) -> tuple[int | None, int]:
         others, needed = connection.execute(
-            "SELECT coalesce(sum(bytes), 0), coalesce(max(need), 0) FROM windows"
+            "SELECT coalesce(sum(bytes), 0), coalesce(max(need), 0) FROM windows WHERE id IS NOT ?", (old,)
         ).fetchone()
         budget = budget_of(connection, member.fallback)
         left = budget.limit - budget.stray - others - max(needed, need)
@@ -44,6 +44,7 @@ def claim(member: Member, kept: int, need: int) -> tuple[int | None, int]:
         )
         if done.rowcount != 1:
             raise UnregisteredError
+        connection.execute("DELETE FROM windows WHERE id IS ?", (old,))
         return number, left
 
     return member.write_as_holder(step)

@@ -71,7 +71,7 @@ class DatasetFormat(ABC):
 
     @abstractmethod
     def open_chunk(self, path: Path, chunk: int) -> ChunkReader:
-        """Open the decoded chunk number ``chunk`` at ``path``.
+        """Open the decoded chunk number ``chunk`` at ``path``: map it, for its file may go once this has returned.
 
         Raises:
             IntegrityError: The bytes are not a chunk as the index describes it.

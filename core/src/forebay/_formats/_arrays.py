@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from forebay._formats._leaves import ChunkBytes, IntArray, Leaf
-from forebay._formats._map import ByteArray
-from forebay._formats._tensor import TensorMaker, tensor_itemsize, tensor_maker
+from forebay._formats._tensor import tensor_itemsize, tensor_maker
 from forebay.exceptions import IntegrityError, UnsupportedFormatError
 
 __all__ = ["NUMPY_CODES", "ArrayLeaf", "FlatArrayLeaf", "FlatTensorLeaf", "TensorLeaf", "numpy_dtype"]
@@ -23,13 +22,13 @@ NUMPY_CODES: tuple[str, ...] = (
     "float16", "float32", "float64", "complex64", "complex128", "bool",
 )  # fmt: skip
 
-#: Arrays up to this size are copied, a column in one call (100 ns each, aligned, and they do not keep the chunk's map
-#: alive); larger ones are views (270 ns each, whatever the size).
+#: Arrays up to this size are copied, so that they are aligned and do not keep the chunk's map alive; a column is copied
+#: in one call, 100 ns each. Larger ones are views.
 _SMALL = 1024
 _MAX_RANK = 64
 
 _Shape = tuple[int, ...]
-_Make = Callable[[ByteArray, int, _Shape], Any]
+_Wrap = Callable[[np.ndarray[Any, Any]], Any]
 
 
 def numpy_dtype(code: int) -> np.dtype[Any]:
@@ -49,11 +48,14 @@ def _count(nbytes: int, itemsize: int) -> int:
 class FlatArrayLeaf(Leaf):
     """``no_header_numpy:N``: the elements of an array of one dimension."""
 
+    in_columns = True
+
     def __init__(self, code: int) -> None:
         self._dtype = numpy_dtype(code)
 
     def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
-        return np.ndarray((_count(end - start, self._dtype.itemsize),), self._dtype, chunk.array, start)
+        view = np.ndarray((_count(end - start, self._dtype.itemsize),), self._dtype, chunk.array, start)
+        return view.copy() if end - start <= _SMALL else view
 
     def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
         sizes = ends - starts
@@ -67,43 +69,50 @@ class FlatArrayLeaf(Leaf):
 class FlatTensorLeaf(Leaf):
     """``no_header_tensor:N``: the elements of a tensor of one dimension."""
 
+    in_columns = True
+
     def __init__(self, code: int) -> None:
         self._code = code
         self._itemsize = tensor_itemsize(code)
-        self._make: Callable[[ByteArray, int, int], Any] | None = None
+        self._made: tuple[np.dtype[Any], _Wrap] | None = None
 
-    def _maker(self) -> Callable[[ByteArray, int, int], Any]:
+    def _maker(self) -> tuple[np.dtype[Any], _Wrap]:
         # Here and not in __init__: a process that only reads the index must not import torch.
-        if self._make is None:
-            self._make = tensor_maker().flat(self._code)
-        return self._make
+        if self._made is None:
+            maker = tensor_maker()
+            self._made = maker.carrier(self._code), maker.wrap(self._code)
+        return self._made
 
     def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
-        return (self._make or self._maker())(chunk.array, start, _count(end - start, self._itemsize))
+        dtype, wrap = self._made or self._maker()
+        return wrap(np.ndarray((_count(end - start, self._itemsize),), dtype, chunk.array, start))
 
     def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
-        make, array = self._maker(), chunk.array
-        counts, rests = np.divmod(ends - starts, self._itemsize)
-        if rests.any():
-            raise IntegrityError(f"a tensor's bytes are no whole number of elements of {self._itemsize}")
-        return [make(array, start, count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True)]
+        sizes = ends - starts
+        if not bool((sizes == sizes[0]).all()):
+            return super().many(chunk, starts, ends)
+        dtype, wrap = self._maker()
+        return chunk.views(starts, dtype, (_count(int(sizes[0]), self._itemsize),), wrap)
 
 
 class _HeaderLeaf(Leaf, ABC):
     """An array with a header: type number, rank, the length of each dimension, as uint32, then the elements."""
 
+    in_columns = True
     _order: str
 
     def __init__(self) -> None:
         self._head = struct.Struct(f"{self._order}II")
+        #: The last header that was seen, the bytes of its array and what it says: neighbours are mostly alike.
+        self._seen: tuple[int, int, bytes, np.dtype[Any], _Wrap | None, _Shape] | None = None
 
     @abstractmethod
     def _itemsize(self, code: int) -> int:
         """Return the bytes of one element."""
 
     @abstractmethod
-    def _view(self, code: int) -> _Make:
-        """Return ``make(buffer, offset, shape)`` for the type."""
+    def _maker(self, code: int) -> tuple[np.dtype[Any], _Wrap | None]:
+        """Return the type of a view, and what makes the value of it, None for the view itself."""
 
     def _parse(self, chunk: ChunkBytes, start: int, end: int) -> tuple[int, _Shape, int]:
         """Return type number, shape and size of the header, after comparing them with the number of bytes."""
@@ -121,8 +130,15 @@ class _HeaderLeaf(Leaf, ABC):
         return code, shape, size
 
     def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
+        seen = self._seen
+        if seen is not None:
+            total, size, header, dtype, wrap, shape = seen
+            if end - start == total and chunk.view[start : start + size] == header:
+                return _value(np.ndarray(shape, dtype, chunk.array, start + size), wrap)
         code, shape, size = self._parse(chunk, start, end)
-        return self._view(code)(chunk.array, start + size, shape)
+        dtype, wrap = self._maker(code)
+        self._seen = end - start, size, chunk.view[start : start + size].tobytes(), dtype, wrap, shape
+        return _value(np.ndarray(shape, dtype, chunk.array, start + size), wrap)
 
     def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
         code, shape, size = self._parse(chunk, int(starts[0]), int(ends[0]))
@@ -132,11 +148,18 @@ class _HeaderLeaf(Leaf, ABC):
         headers = chunk.gather(starts, size).reshape(len(starts), size)
         if not bool((headers == headers[0]).all()):
             return super().many(chunk, starts, ends)
-        return self._alike(chunk, starts + size, int(sizes[0]) - size, code, shape)
+        dtype, wrap = self._maker(code)
+        nbytes = int(sizes[0]) - size
+        # The elements of an array without dimensions would come back as scalars.
+        if wrap is None and shape and 0 < nbytes <= _SMALL:
+            return list(chunk.gather(starts + size, nbytes).view(dtype).reshape(len(starts), *shape))
+        return chunk.views(starts + size, dtype, shape, wrap)
 
-    def _alike(self, chunk: ChunkBytes, starts: IntArray, nbytes: int, code: int, shape: _Shape) -> Sequence[Any]:
-        view, array = self._view(code), chunk.array
-        return [view(array, start, shape) for start in starts.tolist()]
+
+def _value(view: np.ndarray[Any, Any], wrap: _Wrap | None) -> Any:
+    if wrap is not None:
+        return wrap(view)
+    return view.copy() if view.nbytes <= _SMALL else view
 
 
 class ArrayLeaf(_HeaderLeaf):
@@ -147,15 +170,8 @@ class ArrayLeaf(_HeaderLeaf):
     def _itemsize(self, code: int) -> int:
         return numpy_dtype(code).itemsize
 
-    def _view(self, code: int) -> _Make:
-        dtype, view = numpy_dtype(code), np.ndarray
-        return lambda array, offset, shape: view(shape, dtype, array, offset)
-
-    def _alike(self, chunk: ChunkBytes, starts: IntArray, nbytes: int, code: int, shape: _Shape) -> Sequence[Any]:
-        # The elements of an array without dimensions would come back as scalars.
-        if not 0 < nbytes <= _SMALL or not shape:
-            return super()._alike(chunk, starts, nbytes, code, shape)
-        return list(chunk.gather(starts, nbytes).view(numpy_dtype(code)).reshape(len(starts), *shape))
+    def _maker(self, code: int) -> tuple[np.dtype[Any], _Wrap | None]:
+        return numpy_dtype(code), None
 
 
 class TensorLeaf(_HeaderLeaf):
@@ -165,14 +181,13 @@ class TensorLeaf(_HeaderLeaf):
 
     def __init__(self) -> None:
         super().__init__()
-        self._maker: TensorMaker | None = None
-        self._views: dict[int, _Make] = {}
+        self._made: dict[int, tuple[np.dtype[Any], _Wrap]] = {}
 
     def _itemsize(self, code: int) -> int:
         return tensor_itemsize(code)
 
-    def _view(self, code: int) -> _Make:
-        if code not in self._views:
-            self._maker = self._maker or tensor_maker()
-            self._views[code] = self._maker.shaped(code)
-        return self._views[code]
+    def _maker(self, code: int) -> tuple[np.dtype[Any], _Wrap | None]:
+        if code not in self._made:
+            maker = tensor_maker()
+            self._made[code] = maker.carrier(code), maker.wrap(code)
+        return self._made[code]

@@ -7,11 +7,12 @@ adds chunk, item and leaf to the message.
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +20,27 @@ import numpy.typing as npt
 from forebay._formats._map import ByteArray
 from forebay.exceptions import IntegrityError, UnsupportedFormatError
 
-__all__ = ["BytesLeaf", "ChunkBytes", "IntArray", "JsonLeaf", "Leaf", "PickleLeaf", "ScalarLeaf", "TextLeaf"]
+__all__ = [
+    "BytesLeaf", "BytesViewLeaf", "ChunkBytes", "IntArray", "JsonLeaf", "Leaf", "PickleLeaf", "ScalarLeaf",
+    "TextLeaf",
+]  # fmt: skip
 
 IntArray = npt.NDArray[np.int64]
+
+#: Values above this size are copied by `ChunkBytes.copy`.
+_LARGE = 32 << 10
 
 
 class ChunkBytes:
     """The bytes of one chunk in the three shapes that decoders read them in."""
 
-    __slots__ = ("_windows", "array", "view")
+    __slots__ = ("_shaped", "_windows", "array", "view")
 
     def __init__(self, array: ByteArray) -> None:
         self.array = array
         self.view = array.data
         self._windows: dict[int, npt.NDArray[np.void]] = {}
+        self._shaped: tuple[np.dtype[Any], tuple[int, ...], np.ndarray[Any, Any]] | None = None
 
     def gather(self, starts: IntArray, width: int) -> ByteArray:
         """Copy ``width`` bytes from each start into one contiguous array.
@@ -48,6 +56,41 @@ class ChunkBytes:
             self._windows[width] = every
         return every[starts].view(np.uint8)
 
+    def views(
+        self,
+        starts: IntArray,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        wrap: Callable[[np.ndarray[Any, Any]], Any] | None,
+    ) -> list[Any]:
+        """Return an array of ``shape`` at each start, a view of the chunk, handed to ``wrap`` where there is one.
+
+        Rows of one array whose rows overlap, one starting at each byte, cost 130 ns, an array made by itself 220.
+        """
+        if not shape:  # indexing would give scalars and not arrays
+            every = (np.ndarray(shape, dtype, self.array, start) for start in starts.tolist())
+            return list(every if wrap is None else map(wrap, every))
+        shaped = self._shaped
+        if shaped is None or shaped[0] is not dtype or shaped[1] != shape:
+            places = max(len(self.array) - math.prod(shape) * dtype.itemsize + 1, 0)
+            steps = [dtype.itemsize]
+            for length in shape[:0:-1]:
+                steps.append(steps[-1] * length)
+            rows = np.ndarray((places, *shape), dtype, self.array, 0, (1, *reversed(steps)))
+            self._shaped = shaped = dtype, shape, rows
+        row = shaped[2].__getitem__
+        return list(map(row, starts.tolist()) if wrap is None else map(wrap, map(row, starts.tolist())))
+
+    def copy(self, start: int, end: int) -> bytes:
+        """Return many bytes.
+
+        Measured with 100 kB out of 500 MB: 20 µs, nearly all of it the memory's speed. Reading through a descriptor
+        maps no pages and costs 23 µs; it is faster only while the processor's cache holds the chunk.
+        """
+        if not _heap.calm:
+            _heap.settle()
+        return self.view[start:end].tobytes()
+
 
 class _Heap:
     """Keeps glibc from giving a batch's memory back to the system and faulting it in again for the next batch.
@@ -57,7 +100,6 @@ class _Heap:
     this, never written to, costs nothing. Training does the same sooner or later, when it frees its first large tensor.
     """
 
-    LARGE = 32 << 10
     calm = False
 
     def settle(self) -> None:
@@ -73,6 +115,12 @@ class Leaf(ABC):
 
     #: Bytes of every value where that is fixed; the reader checks it before it calls ``many``.
     width: int | None = None
+    #: The letter of `struct` for a plain number.
+    code: str | None = None
+    #: A Python expression over ``view``, ``chunk`` and the bounds ``{a}`` and ``{b}`` that does what ``one`` does.
+    expression: ClassVar[str | None] = None
+    #: Whether ``many`` does better than a call of ``one`` for each value.
+    in_columns: ClassVar[bool] = False
 
     @abstractmethod
     def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
@@ -87,7 +135,10 @@ class Leaf(ABC):
 class ScalarLeaf(Leaf):
     """A number of fixed width: ``int`` and ``float`` take eight bytes, little-endian, ``bool`` takes one."""
 
+    in_columns = True
+
     def __init__(self, code: str) -> None:
+        self.code = code
         self._struct = struct.Struct(f"<{code}")
         self._unpack = self._struct.unpack_from
         self.width = self._size = self._struct.size
@@ -108,6 +159,8 @@ class ScalarLeaf(Leaf):
 class TextLeaf(Leaf):
     """UTF-8 text."""
 
+    expression = 'str(view[{a}:{b}], "utf-8")'
+
     def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
         return str(chunk.view[start:end], "utf-8")
 
@@ -119,14 +172,25 @@ class TextLeaf(Leaf):
 class BytesLeaf(Leaf):
     """Bytes as they were stored; encoded media that we do not decode (video, audio, PDF) come back so too."""
 
+    expression = f"chunk.copy({{a}}, {{b}}) if {{b}} - {{a}} > {_LARGE} else view[{{a}}:{{b}}].tobytes()"
+
     def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
-        return chunk.view[start:end].tobytes()
+        return chunk.copy(start, end) if end - start > _LARGE else chunk.view[start:end].tobytes()
 
     def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
-        view = chunk.view
-        if not _heap.calm and int(ends[0]) - int(starts[0]) > _heap.LARGE:
-            _heap.settle()
-        return [view[start:end].tobytes() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        view, bounds = chunk.view, zip(starts.tolist(), ends.tolist(), strict=True)
+        if int((ends - starts).max()) > _LARGE:
+            return [chunk.copy(start, end) for start, end in bounds]
+        return [view[start:end].tobytes() for start, end in bounds]
+
+
+class BytesViewLeaf(Leaf):
+    """Bytes as views of the chunk's private map, for who does not send them to another process."""
+
+    expression = "view[{a}:{b}]"
+
+    def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
+        return chunk.view[start:end]
 
 
 class JsonLeaf(Leaf):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from forebay._formats._arrays import ArrayLeaf, FlatArrayLeaf, FlatTensorLeaf, TensorLeaf
 from forebay._formats._images import EncodedImageLeaf, ImageListLeaf, RawImageLeaf, TiffLeaf
-from forebay._formats._leaves import BytesLeaf, JsonLeaf, Leaf, PickleLeaf, ScalarLeaf, TextLeaf
+from forebay._formats._leaves import BytesLeaf, BytesViewLeaf, JsonLeaf, Leaf, PickleLeaf, ScalarLeaf, TextLeaf
 from forebay.exceptions import InvalidIndexError, UnsafePickleError, UnsupportedFormatError
 
 __all__ = ["make_leaf"]
@@ -40,8 +40,10 @@ _NUMBERED: dict[str, Callable[[int], Leaf]] = {"no_header_numpy": FlatArrayLeaf,
 _WITH_EXTENSION = frozenset({"file", "video", "audio", "image", "nifti", "mesh"})
 
 
-def make_leaf(name: str, *, allow_pickle: bool) -> Leaf:
+def make_leaf(name: str, *, allow_pickle: bool, views: bool = False) -> Leaf:
     """Return the decoder for one entry of ``data_format``. The caller adds dataset and place to the errors.
+
+    With ``views`` bytes come as memoryviews of the chunk.
 
     Raises:
         UnsupportedFormatError: The name is not one that we read.
@@ -60,5 +62,6 @@ def make_leaf(name: str, *, allow_pickle: bool) -> Leaf:
             )
         return PickleLeaf()
     if kind in _PLAIN and (not colon or kind in _WITH_EXTENSION):
-        return _PLAIN[kind]()
+        leaf = _PLAIN[kind]()
+        return BytesViewLeaf() if views and isinstance(leaf, BytesLeaf) else leaf
     raise UnsupportedFormatError(f"{name!r} is a leaf type that this version does not read")

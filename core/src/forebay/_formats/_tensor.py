@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from forebay._formats._map import ByteArray
 from forebay.exceptions import MissingDependencyError, UnsupportedFormatError
 
 __all__ = ["TORCH_CODES", "TensorMaker", "tensor_itemsize", "tensor_maker"]
@@ -22,14 +21,14 @@ TORCH_CODES: dict[int, str] = {
 
 
 class TensorMaker(Protocol):
-    """Makes tensors that are views of a chunk's bytes; ``flat`` is the fast way for one dimension."""
+    """Turns NumPy views of a chunk's bytes into tensors that share their memory."""
 
-    def flat(self, code: int) -> Callable[[ByteArray, int, int], Any]:
-        """Return ``make(buffer, offset, count)`` for tensors of one dimension."""
+    def carrier(self, code: int) -> np.dtype[Any]:
+        """Return the type of the NumPy view that ``wrap`` takes."""
         ...
 
-    def shaped(self, code: int) -> Callable[[ByteArray, int, tuple[int, ...]], Any]:
-        """Return ``make(buffer, offset, shape)``."""
+    def wrap(self, code: int) -> Callable[[np.ndarray[Any, Any]], Any]:
+        """Return the function that makes a tensor of a view, without a copy."""
         ...
 
 
@@ -53,7 +52,7 @@ def tensor_maker() -> TensorMaker:
 
 
 class _NumpyMaker:
-    def _dtype(self, code: int) -> np.dtype[Any]:
+    def carrier(self, code: int) -> np.dtype[Any]:
         tensor_itemsize(code)
         if TORCH_CODES[code] == "bfloat16":
             raise MissingDependencyError(
@@ -62,37 +61,25 @@ class _NumpyMaker:
             )
         return np.dtype(TORCH_CODES[code])
 
-    def flat(self, code: int) -> Callable[[ByteArray, int, int], Any]:
-        dtype, view = self._dtype(code), np.ndarray
-        return lambda buffer, offset, count: view((count,), dtype, buffer, offset)
-
-    def shaped(self, code: int) -> Callable[[ByteArray, int, tuple[int, ...]], Any]:
-        dtype, view = self._dtype(code), np.ndarray
-        return lambda buffer, offset, shape: view(shape, dtype, buffer, offset)
+    def wrap(self, code: int) -> Callable[[np.ndarray[Any, Any]], Any]:
+        self.carrier(code)
+        return lambda view: view
 
 
 class _TorchMaker:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
 
-    def _dtype(self, code: int) -> Any:
+    def carrier(self, code: int) -> np.dtype[Any]:
         tensor_itemsize(code)
-        return getattr(self._torch, TORCH_CODES[code])
+        name = TORCH_CODES[code]
+        return np.dtype("int16" if name == "bfloat16" else name)
 
-    def flat(self, code: int) -> Callable[[ByteArray, int, int], Any]:
-        dtype, frombuffer, empty = self._dtype(code), self._torch.frombuffer, self._torch.empty
-
-        def make(buffer: ByteArray, offset: int, count: int) -> Any:
-            # frombuffer refuses to make an empty tensor.
-            return frombuffer(buffer, dtype=dtype, count=count, offset=offset) if count else empty(0, dtype=dtype)
-
-        return make
-
-    def shaped(self, code: int) -> Callable[[ByteArray, int, tuple[int, ...]], Any]:
-        dtype, from_numpy, view = self._dtype(code), self._torch.from_numpy, np.ndarray
-        if TORCH_CODES[code] == "bfloat16":
-            carrier = np.dtype("int16")
-            return lambda buffer, offset, shape: from_numpy(view(shape, carrier, buffer, offset)).view(dtype)
-        like = np.dtype(TORCH_CODES[code])
-        # Measured: an array of the right shape and from_numpy cost half of frombuffer and reshape.
-        return lambda buffer, offset, shape: from_numpy(view(shape, like, buffer, offset))
+    def wrap(self, code: int) -> Callable[[np.ndarray[Any, Any]], Any]:
+        tensor_itemsize(code)
+        # Measured: a NumPy view and from_numpy cost 590 to 730 ns, frombuffer 790 ns, more with a shape.
+        from_numpy: Callable[[np.ndarray[Any, Any]], Any] = self._torch.from_numpy
+        if TORCH_CODES[code] != "bfloat16":
+            return from_numpy
+        dtype = self._torch.bfloat16
+        return lambda view: from_numpy(view).view(dtype)

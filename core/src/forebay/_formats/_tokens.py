@@ -16,7 +16,7 @@ from forebay.exceptions import UnsupportedFormatError
 
 __all__ = ["TokenLayout", "TokenReader"]
 
-Maker = Callable[[ByteArray, int, int], Any]
+Wrap = Callable[[np.ndarray[Any, Any]], Any]
 
 
 class TokenLayout:
@@ -25,7 +25,7 @@ class TokenLayout:
     def __init__(self, kind: str, code: int, block_size: int) -> None:
         self.block_size = block_size
         self._kind, self._code = kind, code
-        self._make: Maker | None = None
+        self._made: tuple[np.dtype[Any], Wrap | None] | None = None
         self.itemsize = tensor_itemsize(code) if kind == "no_header_tensor" else numpy_dtype(code).itemsize
 
     @classmethod
@@ -39,15 +39,15 @@ class TokenLayout:
         return cls(kind, int(code), block_size)
 
     @property
-    def make(self) -> Maker:
-        """``make(buffer, offset, count)``; torch is imported here, at the first block, not with the index."""
-        if self._make is None:
+    def maker(self) -> tuple[np.dtype[Any], Wrap | None]:
+        """The type of a view and what makes a block of it; torch is imported here, at the first block."""
+        if self._made is None:
             if self._kind == "no_header_tensor":
-                self._make = tensor_maker().flat(self._code)
+                maker = tensor_maker()
+                self._made = maker.carrier(self._code), maker.wrap(self._code)
             else:
-                dtype, view = numpy_dtype(self._code), np.ndarray
-                self._make = lambda buffer, offset, count: view((count,), dtype, buffer, offset)
-        return self._make
+                self._made = numpy_dtype(self._code), None
+        return self._made
 
 
 class TokenReader(ChunkReader):
@@ -58,7 +58,9 @@ class TokenReader(ChunkReader):
         self._start = start
         self._items = items
         self._layout = layout
-        self._stride = layout.block_size * layout.itemsize
+        #: Every block, one a row: a row costs half of an array made by itself.
+        self._blocks: np.ndarray[Any, Any] | None = None
+        self._wrap: Wrap | None = None
 
     def __len__(self) -> int:
         return self._items
@@ -67,23 +69,29 @@ class TokenReader(ChunkReader):
         """Return one block, a view."""
         if not 0 <= item < self._items:
             raise IndexError(f"block {item} of {self._items}")
-        return self._layout.make(self._array, self._start + item * self._stride, self._layout.block_size)
+        blocks = self._rows()
+        return blocks[item] if self._wrap is None else self._wrap(blocks[item])
 
     def read_many(self, items: Sequence[int] | range | npt.NDArray[np.integer[Any]]) -> list[Any]:
         """Return several blocks, views."""
         wanted: Sequence[int] = items.tolist() if isinstance(items, np.ndarray) else items
-        if len(wanted) and not (min(wanted) >= 0 and max(wanted) < self._items):
+        if not len(wanted):
+            return []
+        if not (min(wanted) >= 0 and max(wanted) < self._items):
             raise IndexError(f"blocks {min(wanted)} to {max(wanted)} of {self._items}")
-        make, array, start, stride, size = (
-            self._layout.make,
-            self._array,
-            self._start,
-            self._stride,
-            self._layout.block_size,
-        )
-        return [make(array, start + item * stride, size) for item in wanted]
+        rows = map(self._rows().__getitem__, wanted)
+        return list(rows if self._wrap is None else map(self._wrap, rows))
 
     def close(self) -> None:
         """Let go of the map; blocks that are out keep it."""
         self._items = 0
+        self._blocks = None
         self._array = np.empty(0, dtype=np.uint8)
+
+    def _rows(self) -> np.ndarray[Any, Any]:
+        blocks = self._blocks
+        if blocks is None:
+            dtype, self._wrap = self._layout.maker
+            shape = (self._items, self._layout.block_size)
+            self._blocks = blocks = np.ndarray(shape, dtype, self._array, self._start)
+        return blocks

@@ -15,7 +15,17 @@ from typing import Any
 
 from forebay.exceptions import InvalidIndexError, UnsupportedFormatError
 
-__all__ = ["LEAF", "Builders", "Node", "compile_builders", "leaf_paths", "node_to_spec", "parse_spec"]
+__all__ = [
+    "CONTAINERS",
+    "LEAF",
+    "Builders",
+    "Node",
+    "compile_builders",
+    "display",
+    "leaf_paths",
+    "node_to_spec",
+    "parse_spec",
+]
 
 #: Deeper structures are damage; the bound keeps our recursion and Python's parser well inside of theirs.
 _MAX_DEPTH = 60
@@ -157,25 +167,30 @@ def compile_builders(root: Node) -> Builders:
     """
     if root.kind is None:
         return Builders(one=lambda leaf: leaf, many=list)
-    constants: dict[str, Any] = {"OrderedDict": OrderedDict, "defaultdict": defaultdict, "deque": deque}
+    constants: dict[str, Any] = dict(CONTAINERS)
     leaves: list[str] = []
-    display = _display(root, constants, leaves)
+    shown = display(root, constants, leaves)
     if not leaves:
         raise InvalidIndexError("config.data_spec is a structure without a single leaf")
     values = ", ".join(leaves)
     columns = ", ".join(f"c{place}" for place in range(len(leaves)))
     over = f"for {values} in zip({columns})" if len(leaves) > 1 else f"for {values} in {columns}"
     names = ", ".join(constants)
-    source = f"lambda {names}: ((lambda {values}: {display}), (lambda {columns}: [{display} {over}]))"
+    source = f"lambda {names}: ((lambda {values}: {shown}), (lambda {columns}: [{shown} {over}]))"
     one, many = eval(source, {"__builtins__": {"zip": zip}})(*constants.values())
     return Builders(one=one, many=many)
 
 
-def _display(node: Node, constants: dict[str, Any], leaves: list[str]) -> str:
+#: What the expression of `display` takes by name.
+CONTAINERS: dict[str, Any] = {"OrderedDict": OrderedDict, "defaultdict": defaultdict, "deque": deque}
+
+
+def display(node: Node, constants: dict[str, Any], leaves: list[str]) -> str:
+    """Return the expression that makes an item out of ``v0``, ``v1``, …; keys join ``constants``, names ``leaves``."""
     if node.kind is None:
         leaves.append(f"v{len(leaves)}")
         return leaves[-1]
-    values = [_display(child, constants, leaves) for child in node.children]
+    values = [display(child, constants, leaves) for child in node.children]
     if node.kind is list:
         return f"[{', '.join(values)}]"
     if node.kind is tuple:

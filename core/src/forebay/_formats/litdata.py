@@ -8,8 +8,7 @@ are blocks of them.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,46 +16,43 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay._formats import ChunkReader, DatasetFormat, check_options
+from forebay._formats._items import ItemLayout, ItemReader
 from forebay._formats._leaves import ChunkBytes, Leaf
 from forebay._formats._litdata_index import Rows, parse_index
 from forebay._formats._litdata_leaves import make_leaf
 from forebay._formats._map import map_private
 from forebay._formats._tokens import TokenLayout, TokenReader
-from forebay._formats._tree import LEAF, Builders, Node, compile_builders, leaf_paths, parse_spec
+from forebay._formats._tree import LEAF, Node, leaf_paths, parse_spec
 from forebay._index import DatasetIndex
 from forebay.exceptions import (
     ConfigError,
     DatasetError,
     IntegrityError,
     InvalidIndexError,
-    MissingDependencyError,
     SizeMismatchError,
     UnsupportedFormatError,
 )
 
-__all__ = ["ItemReader", "LitdataFormat"]
+__all__ = ["LitdataFormat"]
 
-#: Below this number of items the vectorised way costs more than one item after the other.
-_FEW = 16
-#: What a decoder raises for damaged bytes; a pickled object may raise anything, and that is the user's to see.
-_DAMAGE = (IntegrityError, UnsupportedFormatError, ValueError, IndexError, OverflowError, struct.error)
 _MAX_LEAVES = 10_000
-_U4 = np.dtype("<u4")
 
 
 class LitdataFormat(DatasetFormat):
-    """A dataset that litdata wrote. Option ``block_size``: elements in an item of a dataset of tokens."""
+    """A dataset that litdata wrote.
+
+    Options: ``block_size``, the elements in an item of a dataset of tokens; ``bytes_as``, "bytes" or "memoryview".
+    """
 
     name = "litdata"
 
     def __init__(self, data: bytes, *, url: str, options: Mapping[str, object], allow_pickle: bool) -> None:
         super().__init__(data, url=url, options=options, allow_pickle=allow_pickle)
-        check_options(options, ("block_size",), format_name=self.name)
+        check_options(options, ("block_size", "bytes_as"), format_name=self.name)
         rows, config = parse_index(data, self.url)
         self._tokens: TokenLayout | None = None
-        self._leaves: list[Leaf] = []
-        self._paths: list[str] = []
-        self._builders: Builders = compile_builders(LEAF)
+        self._layout: ItemLayout | None = None
+        self._views = self._bytes_as() == "memoryview"
         if not rows.names:  # an empty dataset need not say what its items would have been
             self._block_size()
             self.index = self._columns(rows, np.zeros(0, dtype=np.int64), None)
@@ -88,7 +84,8 @@ class LitdataFormat(DatasetFormat):
         offsets = _read_head(array, int(self._sizes[chunk]), where)
         if self._tokens is not None:
             return TokenReader(array, int(offsets[0]), entry.items, self._tokens)
-        return ItemReader(array, offsets, self._leaves, self._builders, self._paths, where)
+        assert self._layout is not None  # a dataset with a chunk has one or the other
+        return ItemReader(ChunkBytes(array), offsets, self._layout, where)
 
     def _refuse_what_we_do_not_read(self, config: Mapping[str, Any]) -> None:
         for field, meaning in (
@@ -125,9 +122,8 @@ class LitdataFormat(DatasetFormat):
             )
         names = self._data_format(config)
         spec = self._structure(config, len(names))
-        self._paths = leaf_paths(spec)
-        self._leaves = [self._leaf(name, path) for name, path in zip(names, self._paths, strict=True)]
-        self._builders = compile_builders(spec)
+        leaves = [self._leaf(name, path) for name, path in zip(names, leaf_paths(spec), strict=True)]
+        self._layout = ItemLayout.compile(spec, leaves)
         self._check_sizes(rows, self._sizes * 4 + 8)
         return self._sizes
 
@@ -194,7 +190,7 @@ class LitdataFormat(DatasetFormat):
 
     def _leaf(self, name: str, path: str) -> Leaf:
         try:
-            return make_leaf(name, allow_pickle=self.allow_pickle)
+            return make_leaf(name, allow_pickle=self.allow_pickle, views=self._views)
         except DatasetError as error:
             raise type(error)(f"the dataset {self.url}: {path}: {error}", url=self.url) from error
 
@@ -204,6 +200,16 @@ class LitdataFormat(DatasetFormat):
             raise ConfigError(
                 f"block_size (from format_options) is {value!r}, not a positive int",
                 option="block_size",
+                origin="format_options",
+            )
+        return value
+
+    def _bytes_as(self) -> object:
+        value = self.options.get("bytes_as", "bytes")
+        if value not in ("bytes", "memoryview"):
+            raise ConfigError(
+                f"bytes_as (from format_options) is {value!r}, not 'bytes' or 'memoryview'",
+                option="bytes_as",
                 origin="format_options",
             )
         return value
@@ -235,117 +241,3 @@ def _read_head(array: npt.NDArray[np.uint8], items: int, where: str) -> npt.NDAr
     if int(offsets[0]) != head or int(offsets[-1]) > len(array) or bool((offsets[1:] < offsets[:-1]).any()):
         raise IntegrityError(f"{where} is damaged: its offsets are out of order or lead out of its {len(array)} bytes")
     return offsets
-
-
-class ItemReader(ChunkReader):
-    """The items of one chunk."""
-
-    def __init__(
-        self,
-        array: npt.NDArray[np.uint8],
-        offsets: npt.NDArray[np.uint32],
-        leaves: Sequence[Leaf],
-        builders: Builders,
-        paths: Sequence[str],
-        where: str,
-    ) -> None:
-        self._items = len(offsets) - 1
-        self._offsets: npt.NDArray[np.uint32] | None = offsets
-        self._chunk = ChunkBytes(array)
-        self._leaves = leaves
-        self._decoders = [leaf.one for leaf in leaves]
-        self._builders = builders
-        self._paths = paths
-        self._where = where
-        fixed = [place for place, leaf in enumerate(leaves) if leaf.width is not None]
-        self._fixed = np.array(fixed) if fixed else None
-        self._widths = np.array([leaves[place].width for place in fixed], dtype=np.int64)
-        self._bounds = struct.Struct("<II").unpack_from
-        self._sizes = struct.Struct(f"<{len(leaves)}I").unpack_from
-
-    def __len__(self) -> int:
-        return self._items
-
-    def read(self, item: int) -> Any:
-        """Return one item."""
-        if not 0 <= item < self._items:
-            raise self._outside(item)
-        chunk = self._chunk
-        start, end = self._bounds(chunk.view, 4 + 4 * item)
-        values: list[Any] = []
-        begin = start + 4 * len(self._leaves)
-        try:
-            if begin > end:
-                raise IntegrityError(f"{end - start} bytes are less than the sizes of {len(self._leaves)} leaves")
-            for decode, size in zip(self._decoders, self._sizes(chunk.view, start), strict=True):
-                stop = begin + size
-                if stop > end:
-                    raise IntegrityError(f"{size} bytes do not fit into the {end - begin} that are left of the item")
-                values.append(decode(chunk, begin, stop))
-                begin = stop
-            if begin != end:
-                raise IntegrityError(f"{end - begin} bytes are left over behind the last leaf")
-        except MissingDependencyError:  # a ValueError that says nothing of the bytes
-            raise
-        except _DAMAGE as error:
-            raise self._damaged(item, len(values), error) from error
-        return self._builders.one(*values)
-
-    def read_many(self, items: Sequence[int] | range | npt.NDArray[np.integer[Any]]) -> list[Any]:
-        """Return several items: bounds of all leaves in a few array operations, then one decoder call a leaf."""
-        if len(items) < _FEW:
-            return [self.read(int(item)) for item in items]
-        if isinstance(items, range):
-            places = np.arange(items.start, items.stop, items.step, dtype=np.int64)
-        else:
-            places = np.asarray(items, dtype=np.int64)
-        if int(places.view(np.uint64).max()) >= self._items:  # a negative number is a huge one here
-            raise self._outside(int(places[(places < 0) | (places >= self._items)][0]))
-        try:
-            edges = self._edges(places)
-            columns = [leaf.many(self._chunk, edges[n], edges[n + 1]) for n, leaf in enumerate(self._leaves)]
-        except _DAMAGE:
-            # The slow way finds the item and says which leaf of it is damaged.
-            return [self.read(item) for item in places.tolist()]
-        return self._builders.many(*columns)
-
-    def _edges(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return where each leaf of each item begins: one row a leaf, and a last one with the ends of the items."""
-        offsets = self._offsets
-        if offsets is None:
-            raise ValueError(f"the reader of {self._where} is closed")
-        leaves = len(self._leaves)
-        edges = np.empty((leaves + 1, len(places)), dtype=np.int64)
-        starts = edges[0]
-        starts[:] = offsets[places]
-        sizes = self._chunk.gather(starts, 4 * leaves).view(_U4).reshape(len(places), leaves)
-        if self._fixed is not None and (sizes[:, self._fixed] != self._widths).any():
-            raise IntegrityError("a number does not have its width")
-        starts += 4 * leaves
-        edges[1:] = sizes.T
-        np.cumsum(edges, axis=0, out=edges)
-        # Sizes are not negative: an item smaller than its own head cannot pass either.
-        if (edges[-1] != offsets[places + 1]).any():
-            raise IntegrityError("the leaves do not fill their item")
-        return edges
-
-    def close(self) -> None:
-        """Let go of the map; views that are out keep it."""
-        self._offsets = None
-        self._items = 0
-        self._chunk = ChunkBytes(np.empty(0, dtype=np.uint8))
-
-    def _outside(self, item: int) -> Exception:
-        if self._offsets is None:
-            return ValueError(f"the reader of {self._where} is closed")
-        return IndexError(f"item {item} of the {self._items} in {self._where}")
-
-    def _damaged(self, item: int, leaf: int, error: Exception) -> Exception:
-        if self._offsets is None:
-            return ValueError(f"the reader of {self._where} is closed")
-        path = self._paths[leaf] if leaf < len(self._paths) else "its end"
-        # An Arrow footer replaces the items' bytes; litdata 0.2.76 writes one where pyarrow is installed.
-        if bytes(self._chunk.view[-8:]) == b"LDARW01\0":
-            return UnsupportedFormatError(f"{self._where} holds its items as an Arrow table, which is not read")
-        kind = UnsupportedFormatError if isinstance(error, UnsupportedFormatError) else IntegrityError
-        return kind(f"{self._where}: item {item}: {path}: {error}")

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from bisect import insort
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from typing import TypeVar
 
 from forebay import _config
-from forebay._cache import Busy, Cache, ChunkKey, Flight, FlightLostError, Ready
+from forebay._cache import Busy, Cache, Flight, FlightLostError, Ready
 from forebay._prefetch._full import DISK_TRIES, FULL_ERRNOS, disk_full, disk_need, is_full_disk
+from forebay._prefetch._holdings import Holdings
 from forebay._prefetch._limiter import InFlight
-from forebay._stats import Counters
-from forebay._transfer import DaemonPool, Source, TransferPolicy, TransferResult, file_digest, transfer
+from forebay._prefetch._request import ChunkRequest
+from forebay._prefetch._room import GiveWay, Metered, Room
+from forebay._transfer import DaemonPool, TransferResult, file_digest, transfer
 from forebay.exceptions import CacheFullError, ChecksumMismatchError, PrefetchClosedError
 
-__all__ = ["ChunkRequest", "Engine"]
+__all__ = ["Engine"]
 
 T = TypeVar("T")
 logger = logging.getLogger("forebay")
@@ -29,102 +29,12 @@ logger = logging.getLogger("forebay")
 POLL_INTERVAL = 0.01
 #: The same for a look-ahead that found no room: nobody waits for it.
 LOOK_AHEAD_INTERVAL = 0.05
-#: Seconds that a growing chunk of unknown size holds a part of the room before it lets another go first.
-GIVE_WAY_AFTER = 2.0
 #: Seconds between two counts of the processes that share the directory's budget of requests.
 SHARE_INTERVAL = 1.0
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class ChunkRequest:
-    """One chunk that somebody wants, and what the wish holds in the ledger.
-
-    ``hard`` may be switched on later, when a reader comes to wait for what was prefetched. ``lease`` is None,
-    ``"soft"`` or ``"hard"``; ``flight`` is set while this request has the right and the duty to fetch. ``eager``: the
-    reader declared the chunk before it read any, so a soft lease is there also while this request holds nothing, which
-    is when ``declared`` is set. ``lock`` guards them and ``abandoned``: the I/O thread, a reader and whoever closes
-    meet here, and what stands here must be what the ledger was told. Requests that share a ``line`` take room in the
-    order of their ``priority``: a later chunk must not fill the room of an earlier one, only to be evicted for it.
-    """
-
-    key: ChunkKey
-    source: Source
-    policy: TransferPolicy
-    verify: str = "digest"
-    hard: bool = False
-    priority: tuple[int, ...] = (0,)
-    counters: Counters = field(default_factory=Counters)
-    lease: str | None = None
-    flight: Flight | None = None
-    fetched: bool = False
-    eager: bool = False
-    declared: bool = False
-    line: list[ChunkRequest] = field(default_factory=list)
-    abandoned: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 def _by_priority(request: ChunkRequest) -> tuple[int, ...]:
     return request.priority
-
-
-class _GiveWay(Exception):
-    """There is no room for the request now, and it must not stand in anybody's way."""
-
-
-class _Room:
-    """Grows one flight's reservation; the transfer asks before it writes."""
-
-    def __init__(self, engine: Engine, request: ChunkRequest, flight: Flight) -> None:
-        self._engine = engine
-        self._request = request
-        self._flight = flight
-
-    async def ensure(self, total: int) -> None:
-        """Return once ``total`` bytes may lie in the temporary file."""
-        engine, request, flight = self._engine, self._request, self._flight
-        begin = _config.monotonic()
-        patience = GIVE_WAY_AFTER * (1 + _config.random().random())
-        while True:
-            flight.hard = request.hard
-            if await engine.steady(flight.reserve, total):
-                return
-            waited = _config.monotonic() - begin
-            if not request.hard or (flight.reserved and waited > patience):
-                raise _GiveWay
-            if waited > engine.room_timeout:
-                raise CacheFullError(
-                    f"no room for {_config.format_size(total)} ({request.key.url}) within {engine.room_timeout:.0f} s:"
-                    f" {await engine.steady(engine.cache.describe)};"
-                    " raise max_cache_bytes or let the other readers go on",
-                    path=str(engine.cache.directory),
-                )
-            flight.beat()
-            await engine.changed()
-
-
-class _Metered:
-    """The shared limiter, as one flight sees it: bytes that move are its sign of life."""
-
-    def __init__(self, limiter: InFlight, request: ChunkRequest, flight: Flight) -> None:
-        self._limiter = limiter
-        self._request = request
-        self._flight = flight
-
-    def slot(self, priority: tuple[int, ...], nbytes: int) -> AbstractAsyncContextManager[None]:
-        """Hold one request and ``nbytes`` in flight."""
-        return self._limiter.slot(priority, nbytes)
-
-    def moved(self, nbytes: int) -> None:
-        """Count bytes that arrived."""
-        self._flight.hard = self._request.hard
-        self._flight.beat()
-        self._limiter.moved(nbytes)
-
-    def throttled(self) -> None:
-        """Slow down."""
-        self._flight.beat()
-        self._limiter.throttled()
 
 
 class Engine:
@@ -132,6 +42,7 @@ class Engine:
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
+        self.holdings = Holdings(cache)
         self.limiter = InFlight()
         self.pool = DaemonPool("forebay-hook")
         self.room_timeout = _config.wait_timeout()
@@ -174,7 +85,7 @@ class Engine:
         Where the disk is full, what nobody reads gives its room to a reader, a few times; what is only looked ahead for
         rests until its reader comes.
         """
-        relieved = 0
+        relieved, request.waited = 0, 0.0
         while True:
             try:
                 return await self._obtain(request)
@@ -232,6 +143,7 @@ class Engine:
     def _give_back_locked(self, request: ChunkRequest) -> None:
         flight, lease = request.flight, request.lease
         request.flight = request.lease = None
+        self.holdings.forget(request)
         if request.eager and not request.declared and (flight is not None or lease is not None):
             self.cache.declare([request.key])
             request.declared = True
@@ -313,8 +225,8 @@ class Engine:
                 if not isinstance(outcome, Flight) or size is None:
                     return outcome
                 try:
-                    await _Room(self, request, outcome).ensure(size)
-                except (_GiveWay, FlightLostError):
+                    await Room(self, request, outcome).ensure(size)
+                except (GiveWay, FlightLostError):
                     self.give_back(request)
                     await self.changed(POLL_INTERVAL if request.hard else LOOK_AHEAD_INTERVAL)
                     await self._until_room(request, size)
@@ -338,7 +250,7 @@ class Engine:
             if isinstance(outcome, Flight):
                 try:
                     return await self._fetch(request, outcome)
-                except (_GiveWay, FlightLostError):
+                except (GiveWay, FlightLostError):
                     self.give_back(request)
                     return None
             await self.changed()
@@ -351,8 +263,8 @@ class Engine:
             result = await transfer(
                 request.source,
                 flight.temp,
-                room=_Room(self, request, flight),
-                limiter=_Metered(self.limiter, request, flight),
+                room=Room(self, request, flight),
+                limiter=Metered(self.limiter, request, flight),
                 pool=self.pool,
                 policy=request.policy,
                 priority=request.priority,

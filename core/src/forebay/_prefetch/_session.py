@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from forebay import _config
 from forebay._cache import Ready
-from forebay._prefetch._engine import ChunkRequest, Engine
+from forebay._prefetch._engine import Engine
 from forebay._prefetch._io import IOFuture, IOThread, wait_for
+from forebay._prefetch._request import ChunkRequest
 from forebay._stats import Counters
 from forebay.exceptions import PrefetchClosedError
 
@@ -80,7 +81,7 @@ class Session:
             engine.cache.declare(self._declared.values())
 
     def take(self, place: int) -> Ready:
-        """Return the chunk at ``place``, held by a hard lease until `done`.
+        """Return the chunk at ``place``, held by a hard lease until `opened` or `done`.
 
         Raises:
             PrefetchClosedError: The session was closed meanwhile.
@@ -90,15 +91,16 @@ class Session:
         begin = _config.monotonic()
         if self._next == 0:
             # The first chunk gets the link to itself for a moment: somebody waits for it, and for nothing behind it.
-            self._start_until(place)
+            self._start_until(place, place)
             with self._lock:
                 first = [entry.future for entry in self._places.values()]
             wait(first, HEAD_START)
-        self._start_until(place + self._ahead)
+        self._start_until(place + self._ahead, place)
         with self._lock:
             entry = self._places.get(place)
         if entry is None:
             raise PrefetchClosedError("the iterator was closed")
+        entry.request.thread = threading.get_ident()
         if not entry.request.hard:
             entry.request.hard = True
             self._thread.call_soon(self._engine.wake)
@@ -116,6 +118,16 @@ class Session:
             waited = _config.monotonic() - begin
             self._counters.waited(waited, chunk=entry.request.key.url, backend=entry.request.source.backend)
         return ready
+
+    def opened(self, place: int) -> None:
+        """The chunk at ``place`` is mapped, and can be read whether its file stays or not.
+
+        It stays, as long as nobody starves for its room.
+        """
+        with self._lock:
+            entry = self._places.get(place)
+        if entry is not None and self._engine.holdings.open(entry.request):
+            self._thread.submit(lambda: self._engine.holdings.watch(self._engine))
 
     def done(self, place: int) -> None:
         """Let go of a taken chunk."""
@@ -155,8 +167,11 @@ class Session:
         entry.future.stop()
         entry.future.add_done_callback(lambda _: self._engine.abandon(entry.request))
 
-    def _start_until(self, place: int) -> None:
-        """Start the requests up to and including ``place``; later calls never start one twice."""
+    def _start_until(self, place: int, wanted: int) -> None:
+        """Start the requests up to and including ``place``; later calls never start one twice.
+
+        A reader waits for the one at ``wanted``.
+        """
         with self._lock:
             if self._closed:
                 raise PrefetchClosedError("the iterator was closed")
@@ -165,6 +180,7 @@ class Session:
                 number, self._next = self._next, self._next + 1
                 request = self._request(int(self._order[number]), number)
                 request.line = self._line
+                request.hard, request.thread = number == wanted, threading.get_ident()
                 request.eager = request.declared = self._declared.pop(number, None) is not None
                 self._places[number] = _Place(request, self._submit(request))
 

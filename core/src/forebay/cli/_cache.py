@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,7 +109,7 @@ def _shrink(state: State, what: str, cache_dir: str | None) -> None:
     from forebay._config import format_size
 
     with _opened(cache_dir) as (directory, opened):
-        before = opened.info()
+        before = _bytes_below(directory / "chunks")  # the ledger may not be readable before there is room for it
         if what == "gc":
             opened.gc()
         else:
@@ -118,14 +119,23 @@ def _shrink(state: State, what: str, cache_dir: str | None) -> None:
         emit(
             f"cache {what}",
             directory=str(directory),
-            freed_bytes=before.bytes - after.bytes,
+            freed_bytes=max(before - after.bytes, 0),
             bytes=after.bytes,
             chunks=after.chunks,
             leases=after.leases,
         )
     else:
-        freed = format_size(max(before.bytes - after.bytes, 0))
+        freed = format_size(max(before - after.bytes, 0))
         say(f"freed {freed}; {count(after.chunks, 'chunk')} and {count(after.leases, 'lease')} left")
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(where, name)).st_size
+    return total
 
 
 @contextmanager

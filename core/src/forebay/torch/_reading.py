@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from forebay._dataset import Pace
 from forebay._feed import SKIPPED, ChunkFeed
 from forebay._stats import merge_stats
 from forebay.torch._deal import Deal
@@ -68,7 +69,8 @@ class Share:
             return
         with ExitStack() as stack:
             feeds = [stack.enter_context(self._feed(member)) for member in range(len(self.members))]
-            upcoming = self._blocks(numbers)
+            pace = Pace(max(min(member.batch_items for member in self.members), self.deal.batch))
+            upcoming = self._blocks(numbers, pace)
             planned: deque[tuple[range, list[int], Assemble]] = deque()
             while True:
                 while any(feed.wants_more for feed in feeds) and (steps := next(upcoming, None)):
@@ -76,18 +78,20 @@ class Share:
                 if not planned:
                     return
                 steps, counts, assemble = planned.popleft()
+                before = sum(feed.decoding for feed in feeds)
                 items = iter(assemble([feed.read() for feed in feeds]))
+                pace.took(sum(feed.decoding for feed in feeds) - before)
                 for step, count in zip(steps, counts, strict=True):
                     own = [item for item in islice(items, count) if item is not SKIPPED]
                     yield StepItems(step, own, self.deal.repeats(step), step == numbers[-1], self.members)
 
-    def _blocks(self, numbers: range) -> Iterator[range]:
+    def _blocks(self, numbers: range, pace: Pace) -> Iterator[range]:
         """Steps that are read together: few at first, since somebody waits, then what one call decodes well."""
-        most = max(min(member.batch_items for member in self.members) // self.deal.batch, 1)
-        at, size = 0, 1
+        at = 0
         while at < len(numbers):
+            size = max(pace.items // self.deal.batch, 1)
             yield numbers[at : at + size]
-            at, size = at + size, min(2 * size, most)
+            at += size
 
     def _plan(self, feeds: Sequence[ChunkFeed], steps: range) -> tuple[list[int], Assemble]:
         """Tell the feeds what a block of steps needs; returns the samples of each step."""

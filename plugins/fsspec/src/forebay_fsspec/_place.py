@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 from forebay._options import ENGINE_OPTIONS
 from forebay._url import URL, parse_url
 from forebay.exceptions import ConfigError, InvalidURLError
-from forebay_drivers.fsspec import AzureDialect, Dialect, GcsDialect, HttpDialect, S3Dialect, filesystem_class
+from forebay_drivers.fsspec import (
+    AzureDialect,
+    Dialect,
+    GcsDialect,
+    HttpDialect,
+    S3Dialect,
+    SftpDialect,
+    filesystem_class,
+    tidy,
+)
 from forebay_drivers.options import seconds
 
 if TYPE_CHECKING:
@@ -26,6 +35,7 @@ _DIALECTS: Mapping[str, type[Dialect]] = {
     "s3fs.core.S3FileSystem": S3Dialect,
     "gcsfs.core.GCSFileSystem": GcsDialect,
     "adlfs.spec.AzureBlobFileSystem": AzureDialect,
+    "fsspec.implementations.sftp.SFTPFileSystem": SftpDialect,
 }
 _SECRET_WORDS = ("password", "passphrase", "passwd", "secret", "token", "key", "credential", "sas", "pkey")
 
@@ -109,11 +119,14 @@ def read_place(root: str, options: Mapping[str, object]) -> tuple[type[AbstractF
 def _dialect(cls: type[AbstractFileSystem], *, is_http: bool) -> Dialect:
     if is_http:
         return HttpDialect(cls._strip_protocol)
-    for base in cls.__mro__:
-        known = _DIALECTS.get(f"{base.__module__}.{base.__name__}")
-        if known is not None:
-            return known()
-    return Dialect(cls._strip_protocol)
+    known = _known(cls)
+    # A bucket's keys are taken as they are: their dialects refuse by themselves what would be changed.
+    return (known or Dialect)(cls._strip_protocol) if known in (None, SftpDialect) else known()
+
+
+def _known(cls: type[AbstractFileSystem]) -> type[Dialect] | None:
+    names = (f"{base.__module__}.{base.__name__}" for base in cls.__mro__)
+    return next((_DIALECTS[name] for name in names if name in _DIALECTS), None)
 
 
 class _Maker:
@@ -133,7 +146,8 @@ class _Maker:
         try:
             # Mappings are copied: some file systems add to what they were given, and the next one would have it too.
             own = {name: dict(value) if isinstance(value, dict) else value for name, value in self._arguments.items()}
-            return cls(**own, skip_instance_cache=True)
+            made = tidy(cls) if _known(cls) is SftpDialect else cls
+            return made(**own, skip_instance_cache=True)
         except ImportError as exc:
             raise ConfigError(f"fsspec's {cls.__name__} needs a package that is missing: {exc}") from exc
 

@@ -12,6 +12,7 @@ from forebay_drivers.fsspec._info import object_info
 from forebay_drivers.fsspec._native import NativeDriver
 from forebay_drivers.fsspec._packages import filesystem_class
 from forebay_drivers.fsspec._s3fs import S3Dialect
+from forebay_drivers.fsspec._sftp import SftpDialect, tidy
 
 __all__ = [
     "AzureDialect",
@@ -21,9 +22,11 @@ __all__ = [
     "HttpDialect",
     "NativeDriver",
     "S3Dialect",
+    "SftpDialect",
     "check_content_range",
     "download_options",
     "filesystem_class",
     "object_info",
+    "tidy",
     "translate",
 ]

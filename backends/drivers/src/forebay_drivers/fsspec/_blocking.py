@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["BlockingDriver"]
 
 T = TypeVar("T")
-_PIECE = 1 << 20  # of a body on its way to a writer
 
 
 class BlockingDriver:
@@ -75,9 +74,7 @@ class BlockingDriver:
                 return RangeRead(data=b"", info=before)
             if offset and before.size is not None and offset >= before.size:
                 past_the_end(offset, before.size, subject)
-            # Not stop=None: some file systems take the missing end of a whole object for none of it.
-            bounds = {} if not offset and stop is None else {"start": offset, "end": stop}
-            data = call(subject, lambda: fs.cat_file(path, **bounds))
+            data = call(subject, lambda: self._dialect.cat(fs, path, offset, stop, before.size))
             compare(before, call(subject, lambda: stat(fs, path, key)), subject)
         return checked_range(data, before, offset, length, subject)
 
@@ -90,13 +87,13 @@ class BlockingDriver:
         subject, path = self._subject(key), self._paths.path(key)
         with self._borrowed(subject) as fs:
             before = call(subject, lambda: stat(fs, path, key))
-            file = call(subject, lambda: fs.open(path, "rb"))
             seen = 0
+            pieces = self._dialect.pieces(fs, path, before.size)
             try:
-                while piece := call(subject, lambda: file.read(_PIECE)):
+                while piece := call(subject, lambda: next(pieces, b"")):
                     seen += fileobj.write(piece)
             finally:
-                call(subject, file.close)
+                call(subject, pieces.close)
             compare(before, call(subject, lambda: stat(fs, path, key)), subject)
         checked_range(b"", ObjectInfo(key, None if before.size is None else before.size - seen), 0, None, subject)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dialect", "HttpDialect", "connections", "find", "folder_of", "stat"]
 
+_PIECE = 1 << 20  # of a body on its way to a writer
 #: Where file systems keep what holds connections.
 _CONNECTIONS = ("_session", "_s3", "service_client", "client", "ftp")
 
@@ -59,6 +60,19 @@ class Dialect:
         if self._strip is not None and (changed := self._strip(path)) != path:
             return f"the file system would ask for {changed!r}"
         return None
+
+    def cat(self, fs: AbstractFileSystem, path: str, start: int, stop: int | None, size: int | None) -> bytes:
+        """Bytes ``start`` to ``stop`` of an object of ``size`` bytes, from a file system that blocks."""
+        # Not stop=None: some file systems take the missing end of a whole object for none of it.
+        bounds = {} if not start and stop is None else {"start": start, "end": stop}
+        data: bytes = fs.cat_file(path, **bounds)
+        return data
+
+    def pieces(self, fs: AbstractFileSystem, path: str, size: int | None) -> Generator[bytes, None, None]:
+        """The whole body, from a file system that blocks."""
+        with fs.open(path, "rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
 
     async def awarm(self, fs: AsyncFileSystem) -> None:
         """Make the session: file systems that make it at their first request make two for two of them at once."""

@@ -20,6 +20,7 @@ from forebay.exceptions import (
     ServerError,
     StorageError,
     StorageTimeoutError,
+    ThrottledError,
     UnsupportedOperationError,
 )
 from forebay_drivers.errors import Subject, failure, status_failure
@@ -65,6 +66,9 @@ def translate(exc: Exception, subject: Subject) -> Exception:
     text = str(exc)
     cause = clean_cause(exc, subject)
     status = status_of(text)
+    # Its 404 is no missing object, and its 503 no busy bucket; nor is a bucket of such a name that service.
+    if _MACHINE.search(text) and (status is None or "token request" in text or "//169.254.169.254/" in text):
+        return _machine_failure(status, subject, cause)
     if status is not None:
         return status_failure(status, subject, code=subject.table.code_of(text), cause=cause)
     bare = without_noise(text)
@@ -73,9 +77,6 @@ def translate(exc: Exception, subject: Subject) -> Exception:
     if type(exc).__name__ == "InvalidPathError":
         what = "the listing holds a key that obstore has no way to name; driver='fsspec' lists it"
         return failure(UnsupportedOperationError, what, subject, cause=cause)
-    if _MACHINE.search(text):
-        what = "there are no credentials: none were given, and the machine itself offers none"
-        return failure(AuthenticationError, f"{what}; {subject.table.remedy}", subject, cause=cause)
     redirected = subject.table.meaning(301, None) if "BareRedirect" in bare else None
     if redirected is not None:  # a store answers so where the bucket is somewhere else
         return failure(redirected.error, redirected.what, subject, status=301, cause=cause)
@@ -83,6 +84,15 @@ def translate(exc: Exception, subject: Subject) -> Exception:
         if mark in bare:
             return failure(cls, what, subject, cause=cause)
     return failure(StorageError, f"obstore failed ({type(exc).__name__})", subject, cause=cause)
+
+
+def _machine_failure(status: int | None, subject: Subject, cause: Exception) -> StorageError:
+    if status is not None and (status == 429 or status >= 500):
+        what = f"this machine's metadata service asks for fewer requests: it answered {status}"
+        return failure(ThrottledError, what, subject, status=status, cause=cause)
+    said = "" if status is None else f" (its metadata service answered {status})"
+    what = f"there are no credentials: none were given, and the machine itself offers none{said}"
+    return failure(AuthenticationError, f"{what}; {subject.table.remedy}", subject, cause=cause)
 
 
 def status_of(text: str) -> int | None:
