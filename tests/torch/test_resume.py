@@ -299,3 +299,21 @@ def test_a_resumed_epoch_fetches_only_what_it_still_reads(tmp_path: Path) -> Non
     assert fetched == {chunks[number // 8] for number in rest}
     # 24 of 96 samples are left: three chunks, and those that the window of three had begun.
     assert len(fetched) <= 3 + 2
+
+
+def test_a_rank_with_a_cache_of_its_own_fetches_only_chunks_of_its_batches(tmp_path: Path) -> None:
+    """Risk H16: looking ahead is no excuse either, where a batch is larger than a chunk: also after a resume."""
+    with serve_numbers(tmp_path / "data", 128, 8) as (server, chunks):
+
+        def make(rank: int, world_size: int) -> StreamingDataset:
+            cache = tmp_path / f"cache{rank}"
+            return StreamingDataset(server.url("data"), cache_dir=cache, rank=rank, world_size=world_size)
+
+        with Job(make, ranks=2, whole=32) as job:
+            job.load({**job.state(), "consumed": 32})
+            shares = [flat(loader) for loader in job.loaders]
+            fetched = [loader.stats().chunks_fetched for loader in job.loaders]
+        assert [len(share) for share in shares] == [48, 48]
+        assert fetched == [6, 6]
+        asked = [len(server.requests_for(f"data/{chunk}", "GET")) for chunk in chunks]
+        assert asked == [0] * 4 + [1] * 12
