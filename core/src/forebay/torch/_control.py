@@ -12,7 +12,7 @@ __all__ = ["Control"]
 
 #: Workers that can mark how far they are; where there are more, a plain loader's epochs do not advance by themselves.
 MARKS = 1024
-_EPOCH, _START, _EPOCH_IS_SET, _RANK, _WORLD, _PARTITIONS, _BATCH, _DROP_LAST, _FIRST_MARK = range(9)
+_EPOCH, _START, _EPOCH_IS_SET, _RANK, _WORLD, _PARTITIONS, _BATCH, _DROP_LAST, _ROUND, _FIRST_MARK = range(10)
 
 
 class _Cell:
@@ -39,6 +39,9 @@ class Control:
     partitions = _Cell(_PARTITIONS)
     batch = _Cell(_BATCH)
     drop_last = _Cell(_DROP_LAST)
+    #: Another one whenever the workers of a plain loader read an epoch to its end, or a state was loaded: what was
+    #: loaded or begun in an earlier round counts no more.
+    round = _Cell(_ROUND)
 
     def __init__(self, memory: torch.Tensor | None = None) -> None:
         if memory is None:
@@ -52,17 +55,27 @@ class Control:
         """Take the numbers of another block, but for the marks."""
         self.cells[:_FIRST_MARK] = other.cells[:_FIRST_MARK]
 
-    def begin(self, worker: int, workers: int) -> None:
-        """Note that a worker of a plain loader starts an epoch; once all of them ended one, the next begins."""
+    def begin(self, worker: int, workers: int, *, at_end: bool) -> None:
+        """Note that a worker of a plain loader starts; ``at_end``: behind the last sample of its share."""
         self._advance(workers)
-        if worker < MARKS:
+        if worker < MARKS and not at_end:
             self.cells[_FIRST_MARK + worker] = 0
 
-    def finish(self, worker: int, workers: int, epoch: int) -> None:
-        """Note that a worker of a plain loader has read its share of ``epoch`` to the end."""
+    def finish(self, worker: int, workers: int, *, epoch: int, round: int) -> None:
+        """Note that a worker of a plain loader has read its share of ``epoch`` to the end, begun in ``round``.
+
+        Once all of them have, the next epoch begins.
+        """
+        if round != self.round:
+            return  # of an iteration that was left early, and that the workers went on with
         if worker < MARKS:
             self.cells[_FIRST_MARK + worker] = epoch + 1
         self._advance(workers)
+
+    def begin_round(self) -> None:
+        """Forget how far the workers are."""
+        self.round += 1
+        self.cells[_FIRST_MARK:] = 0
 
     def _advance(self, workers: int) -> None:
         marks = self.cells[_FIRST_MARK : _FIRST_MARK + workers]
@@ -71,6 +84,7 @@ class Control:
             self.start = 0
             if not self.epoch_is_set:
                 self.epoch = ended
+            self.begin_round()
 
     def __reduce__(self) -> tuple[type[Control], tuple[torch.Tensor]]:
         return Control, (self._memory,)

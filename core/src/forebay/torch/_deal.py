@@ -54,11 +54,15 @@ class Deal:
     @property
     def samples(self) -> int:
         """Samples that the rank gets in all steps."""
-        steps = self.steps
+        return self.samples_of(0, 1)
+
+    def samples_of(self, worker: int, workers: int) -> int:
+        """Samples that one of the rank's workers gets, which reads the steps ``worker``, ``worker + workers``, …."""
+        steps = range(worker, self.steps, workers)
         if not steps:
             return 0
-        begin, end, _ = self._share(steps - 1)
-        return (steps - 1) * self.batch + end - begin
+        begin, end, _ = self._share(steps[-1])
+        return (len(steps) - 1) * self.batch + end - begin
 
     def repeats(self, step: int) -> bool:
         """Whether the rank gets a sample that another rank has too, because there are fewer samples than ranks."""

@@ -34,7 +34,7 @@ class StreamingDataLoader(DataLoader[Any]):
         dataset: A `StreamingDataset`, `CombinedStreamingDataset` or `ParallelStreamingDataset`.
         batch_size: Samples a batch and rank; None gives single items.
         num_workers: Processes that read and decode; 0 reads in this one.
-        collate_fn: Makes a batch of a list of items.
+        collate_fn: Makes a batch of a list of items; with ``batch_size=None`` it gets one item.
         pin_memory: As with ``DataLoader``.
         drop_last: Whether the incomplete last global batch is left out; None takes the dataset's.
         timeout: Seconds to wait for a batch; 0 leaves it to the deadlines of the cache and the store.
@@ -58,7 +58,7 @@ class StreamingDataLoader(DataLoader[Any]):
         *,
         batch_size: int | None = 1,
         num_workers: int = 0,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool | None = None,
         timeout: float = 0,

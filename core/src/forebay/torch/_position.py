@@ -58,8 +58,9 @@ def check_state(
     numbers = {}
     for name in ("epoch", "consumed", "inside", "partitions"):
         value = state.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ConfigError(f"the state's {name!r} must be an int of at least 0, not {value!r}", option=name)
+        least = int(name == "partitions")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"the state's {name!r} must be an int of at least {least}, not {value!r}", option=name)
         numbers[name] = value
     if partitions not in (None, numbers["partitions"]):
         raise _changed("partitions", numbers["partitions"], partitions)
@@ -68,7 +69,7 @@ def check_state(
     if not isinstance(shape, list) or not all(isinstance(value, int) for value in shape):
         raise ConfigError(f"the state's 'shape' must be a list of ints, not {shape!r}", option="shape")
     position = Position(epoch=numbers["epoch"], start=numbers["consumed"], inside=numbers["inside"], shape=tuple(shape))
-    return position, max(numbers["partitions"], 1)
+    return position, numbers["partitions"]
 
 
 def _compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

@@ -45,7 +45,10 @@ def find_world(rank: int | None, size: int | None) -> World:
                 raise ConfigError("of RANK and WORLD_SIZE in the environment one is missing: set both, or none")
             if rank is None or size is None:
                 return World()
-        local = _number("LOCAL_WORLD_SIZE") or size
+        local = _number("LOCAL_WORLD_SIZE")
+        local = size if local is None else local
+        if local < 1:
+            raise ConfigError(f"LOCAL_WORLD_SIZE={local} in the environment cannot be: a machine has one rank or more")
         machines = size // local if size % local == 0 else 1
     if size < 1 or not 0 <= rank < size:
         raise ConfigError(f"rank {rank} of {size} ranks, from {origin}, cannot be", option="rank")

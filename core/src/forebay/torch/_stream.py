@@ -46,6 +46,7 @@ class Live:
     deal: Deal
     serial: int
     worker: tuple[int, int] | None = None
+    round: int = 0
     taken: int = 0
     steps: int = 0
     ended: bool = False
@@ -58,14 +59,16 @@ class Live:
     def position(self) -> Position:
         """The place behind what was given."""
         begun, deal = self.begun, self.deal
+        if self.worker is not None:
+            # Also at the end: the end of a worker's share is not that of the epoch, others may have more of it.
+            taken = deal.samples_of(*self.worker) if self.ended else self.taken
+            return replace(begun, inside=taken, shape=self.shape) if taken != begun.inside else begun
         if self.ended:
             return Position(epoch=begun.epoch, start=deal.end)
         if self.steps:
             return Position(epoch=begun.epoch, start=deal.consumed_after(self.steps))
         if self.taken == begun.inside:
             return begun
-        if self.worker is not None:
-            return replace(begun, inside=self.taken, shape=self.shape)
         if self.taken >= deal.samples:
             return Position(epoch=begun.epoch, start=deal.end)
         if deal.world == deal.partitions == 1:
@@ -107,6 +110,8 @@ class Stream(IterableDataset[Any]):
         self._channel: Control | None = None
         self._live: Live | None = None
         self._resume: Position | None = None
+        self._resume_round = 0
+        self._resume_unread = False
         self._serial = 0
         self._counters = Counters()
         self._settle()
@@ -170,11 +175,20 @@ class Stream(IterableDataset[Any]):
         self._partitions = partitions
         self._serial += 1
         self._live = None
-        self._resume = position if position.inside else None
-        ended = position.start == total and not position.inside
-        self._control.epoch = position.epoch + ended
-        self._control.start = 0 if ended else position.start
+        if position.start == total and not position.inside:
+            position = Position(epoch=position.epoch + 1)
+        worker = _this_worker()
+        # A worker keeps its own position whole: the other workers load theirs, and share the control.
+        self._resume = position if position.inside or worker is not None else None
+        self._control.epoch, self._control.start = position.epoch, position.start
         self._settle()
+        if worker is None:
+            self._control.begin_round()
+        self._resume_round = self._control.round
+        self._resume_unread = worker is not None
+        if worker is not None and self._is_at_end(worker):
+            # A loader that saved at the end of an epoch never reads what it loads: this is the last chance to say so.
+            self._control.finish(*worker, epoch=position.epoch, round=self._resume_round)
 
     def stats(self) -> Stats:
         """Counters of this process since the dataset was made."""
@@ -194,23 +208,24 @@ class Stream(IterableDataset[Any]):
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        worker = None if info is None else (info.id, info.num_workers)
+        worker = _this_worker()
         if self._channel is not None:
             control = self._channel
             position = Position(epoch=control.epoch, start=control.start)
             return self._share(position, control, worker).steps()
-        if worker is not None:
-            self._control.begin(*worker)
         self._settle()
-        position = self._begin_at()
-        live = Live(position, self._deal(position, self._control), self._serial, worker, position.inside)
+        if worker is not None:
+            self._control.begin(*worker, at_end=self._is_at_end(worker))
+        position, round = self._begin_at(), self._control.round
+        self._resume_unread = False
+        live = Live(position, self._deal(position, self._control), self._serial, worker, round, position.inside)
         if position.inside and position.shape != live.shape:
             raise ConfigError(
                 f"the state was taken inside of a batch, with {_in_words(position.shape)}, and this is"
                 f" {_in_words(live.shape)}: resume with the same, or save the state of a StreamingDataLoader",
                 option="batch_size",
             )
+        self._live = live
         return self._items(live)
 
     def count_batches(self, batch: int, *, drop_last: bool) -> int:
@@ -223,9 +238,9 @@ class Stream(IterableDataset[Any]):
 
     def begin_run(self, channel: Control, batch: int, *, drop_last: bool) -> Live:
         """Begin an iteration of a loader; its workers, or this process, go by what is written to ``channel``."""
-        if self._resume is not None:
+        if (resume := self._loaded()) is not None:
             raise ConfigError(
-                f"the state was taken inside of a batch, with {_in_words(self._resume.shape)}, and a loader begins with"
+                f"the state was taken inside of a batch, with {_in_words(resume.shape)}, and a loader begins with"
                 " a whole one: save the state of a StreamingDataLoader",
                 option="batch_size",
             )
@@ -268,21 +283,30 @@ class Stream(IterableDataset[Any]):
         if live.ended or live is not self._live or live.serial != self._serial:
             return
         live.ended = True
-        self._resume = None
         control = self._control
         if live.worker is not None:
-            control.finish(*live.worker, live.begun.epoch)
+            control.finish(*live.worker, epoch=live.begun.epoch, round=live.round)
             return
+        self._resume = None
         control.start = 0
         if not control.epoch_is_set:
             control.epoch = live.begun.epoch + 1
 
+    def _loaded(self) -> Position | None:
+        """The loaded position, where the control does not say it all, until its epoch was read to the end."""
+        return self._resume if self._resume_unread or self._resume_round == self._control.round else None
+
     def _begin_at(self) -> Position:
-        return self._resume or Position(epoch=self._control.epoch, start=self._control.start)
+        return self._loaded() or Position(epoch=self._control.epoch, start=self._control.start)
+
+    def _is_at_end(self, worker: tuple[int, int]) -> bool:
+        """Whether nothing is left of the worker's share at the loaded position."""
+        position = self._loaded()
+        return position is not None and position.inside >= self._deal(position, self._control).samples_of(*worker)
 
     def _items(self, live: Live) -> Iterator[Any]:
         """Items one by one, for a plain loader or none: the position moves with each."""
-        self._live = live
+        self.check_current(live)
         taken = live.taken
         skip, inside = divmod(taken, live.deal.batch)
         for step in self._share(live.begun, self._control, live.worker, skip).steps():
@@ -343,6 +367,12 @@ class Stream(IterableDataset[Any]):
             return state
         # On the way to a worker, and first, so that what comes after it is opened with it.
         return {"_environment": _config.EnvironmentCopy(), **state}
+
+
+def _this_worker() -> tuple[int, int] | None:
+    """Number of this worker and how many there are; None in the training process."""
+    info = get_worker_info()
+    return None if info is None else (info.id, info.num_workers)
 
 
 def _in_words(shape: tuple[int, ...]) -> str:

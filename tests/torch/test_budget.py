@@ -1,0 +1,69 @@
+"""A budget that the workers of a loop cannot share is refused; the smallest that they can share is enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.streams import Job, flat, serve_numbers
+
+from forebay.exceptions import BudgetTooSmallError
+from forebay.torch import ParallelStreamingDataset, StreamingDataset
+
+#: Chunks of seven and batches of four: a worker rests between two batches with a chunk that it has begun.
+COUNT, PER_CHUNK, BATCH = 84, 7, 4
+
+
+@pytest.fixture(autouse=True)
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that waits for room for ever ends with another error than these tests expect."""
+    monkeypatch.setenv("FOREBAY_WAIT_TIMEOUT", "10")
+
+
+@pytest.mark.parametrize(("ranks", "workers", "window"), [(1, 2, 0), (2, 0, 0), (1, 2, 2), (2, 2, 0)])
+def test_workers_and_ranks_in_step_have_room_for_all_or_are_refused(
+    tmp_path: Path, ranks: int, workers: int, window: int
+) -> None:
+    """Risk A7: one waits for room, the loop for it, and the one that has the room for the loop."""
+    readers = ranks * max(workers, 1)
+    shuffle: dict[str, Any] = {"shuffle": window > 0, "shuffle_window": max(window, 1), "prefetch": 0}
+    with serve_numbers(tmp_path / "data", COUNT, PER_CHUNK) as (server, chunks):
+        size = len(server.get(f"data/{chunks[0]}") or b"")
+
+        def job(chunks: int) -> Job:
+            def make(**numbers: Any) -> StreamingDataset:
+                return StreamingDataset(
+                    server.url("data"),
+                    cache_dir=tmp_path / f"cache{chunks}",
+                    max_cache_bytes=chunks * size,
+                    **shuffle,
+                    **numbers,
+                )
+
+            return Job(make, ranks=ranks, workers=workers, whole=BATCH * ranks)
+
+        need = readers * max(window, 1)
+        with job(need) as enough:
+            assert sorted(flat(enough.epoch())) == list(range(COUNT))
+        with job(need - 1) as short, pytest.raises(BudgetTooSmallError, match="together with what other readers keep"):
+            short.epoch()
+
+
+def test_datasets_that_are_read_side_by_side_have_room_for_all_or_are_refused(tmp_path: Path) -> None:
+    """Risk A7: each keeps its chunk while the next dataset waits for one."""
+    with serve_numbers(tmp_path / "data", COUNT, PER_CHUNK) as (server, chunks):
+        for file in (tmp_path / "data").iterdir():
+            server.put(f"more/{file.name}", file.read_bytes())
+        size = len(server.get(f"data/{chunks[0]}") or b"")
+        for room in (2, 1):
+            options: dict[str, Any] = {"cache_dir": tmp_path / f"cache{room}", "max_cache_bytes": room * size}
+            members = [StreamingDataset(server.url(name), prefetch=0, **options) for name in ("data", "more")]
+            with Job(lambda members=members, **numbers: ParallelStreamingDataset(members, **numbers)) as job:
+                if room == 2:
+                    assert flat(job.epoch()) == [(number, number) for number in range(COUNT)]
+                else:
+                    with pytest.raises(BudgetTooSmallError):
+                        job.epoch()
+            for member in members:
+                member.close()
