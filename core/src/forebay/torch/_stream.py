@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
@@ -73,8 +73,9 @@ class Live:
         return Position(epoch=begun.epoch, start=deal.consumed_after(steps), inside=inside, shape=shape)
 
 
-#: One iterator at a time is made for a loader: the mark is the dataset's, and other threads make theirs.
-_making = threading.Lock()
+#: The stream for which this thread starts the workers of a loader, or is one, and what tells them how far it is. Other
+#: threads that begin to iterate the same stream meanwhile must not see it.
+_told: ContextVar[tuple[Stream, Control] | None] = ContextVar("forebay-told", default=None)
 
 
 class Stream(IterableDataset[Any]):
@@ -194,8 +195,8 @@ class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         worker = None if info is None else (info.id, info.num_workers)
-        if self._channel is not None:
-            control = self._channel
+        control = self._told_channel()
+        if control is not None:
             position = Position(epoch=control.epoch, start=control.start)
             return self._share(position, control, worker).steps()
         if worker is not None:
@@ -237,12 +238,22 @@ class Stream(IterableDataset[Any]):
     @contextmanager
     def told_by(self, channel: Control) -> Iterator[None]:
         """Iterators that are made within, here or in a worker, give whole steps, as ``channel`` says."""
-        with _making:
-            self._channel = channel
-            try:
-                yield
-            finally:
-                self._channel = None
+        token = _told.set((self, channel))
+        try:
+            yield
+        finally:
+            _told.reset(token)
+
+    def _told_channel(self) -> Control | None:
+        told = _told.get()
+        return told[1] if told is not None and told[0] is self else self._channel
+
+    def travellers(self) -> dict[str, object]:
+        """What goes along to workers that was given by the user, by the name under which that was done."""
+        things: dict[str, object] = {"dataset": type(self)}
+        for member in self._members:
+            things |= member.travellers()
+        return things
 
     def check_current(self, live: Live) -> None:
         """Refuse to go on with an iteration that a loaded state made void.
@@ -336,7 +347,7 @@ class Stream(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()
-        return {**self.__dict__, "_live": None}
+        return {**self.__dict__, "_live": None, "_channel": self._told_channel()}
 
 
 def _in_words(shape: tuple[int, ...]) -> str:
