@@ -56,6 +56,13 @@ def environ() -> Mapping[str, str]:
     return os.environ
 
 
+def replace_environ(variables: Mapping[str, str]) -> None:
+    """Make the environment of this process, a worker, that of its trainer."""
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
 def monotonic() -> float:
     """Seconds on a clock that never goes back; for waits and deadlines."""
     return time.monotonic()

@@ -27,6 +27,7 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter, _MultiP
 
 from forebay import _config
 from forebay.exceptions import ConfigError, WorkerCrashedError
+from forebay.torch._carry import Carried
 from forebay.torch._inbox import Inbox
 
 __all__ = ["WatchfulIter", "end"]
@@ -53,8 +54,9 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise ConfigError(f"this is a worker that is being started, and it would start workers itself: {_GUARD}")
         self._heard: set[int] = set()
+        context: Any = loader.multiprocessing_context
         try:
-            with _sigint_held_back(loader.multiprocessing_context):
+            with _sigint_held_back(context):
                 super().__init__(_WithStart(loader))
                 self._forget_pids()
         except (pickle.PicklingError, AttributeError, TypeError) as exc:
@@ -98,6 +100,8 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         try:
             message = self._inbox.receive(working, deadline)
         except BrokenPipeError:
+            for fd in wait(list(working), 0):
+                working[fd].join(END_DEADLINE)  # its descriptors are closed a moment before it can be waited for
             raise self._crashed(self._dead()) from None
         if message is None:
             return False, None
@@ -140,8 +144,8 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         advice = []
         if killed:
             advice.append(
-                "the kernel kills processes where memory is short: fewer workers, smaller batches or windows. Its chunks"
-                " go back to the cache by themselves, and the loader can be iterated again"
+                "the kernel kills processes where memory is short: take fewer workers, smaller batches or windows. Its"
+                " chunks go back to the cache by themselves, and the loader can be iterated again"
             )
         elif early:
             advice.append(
@@ -219,6 +223,8 @@ class _WithStart:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader
+        context: Any = loader.multiprocessing_context
+        self.dataset = loader.dataset if context.get_start_method() == "fork" else Carried(loader.dataset)
         self.worker_init_fn = _Start(loader.worker_init_fn)
 
     def __getattr__(self, name: str) -> Any:
@@ -254,12 +260,12 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _sigint_held_back(context: BaseContext | None) -> Iterator[None]:
+def _sigint_held_back(context: BaseContext) -> Iterator[None]:
     """Have Ctrl-C wait while workers start: they inherit that, and so say nothing of it before `_Start` ignores it.
 
     Workers of a fork server inherit from that, which is left as it is.
     """
-    if context is not None and context.get_start_method() == "forkserver":
+    if context.get_start_method() == "forkserver":
         yield
         return
     resource_tracker.ensure_running()  # its start would let the signal through
