@@ -19,8 +19,8 @@ from servers.process import wait_until
 import forebay
 from forebay.testing import Fault, FaultServer, Gate
 
-#: Within so many seconds everything has ended.
-DEADLINE = 5.0
+#: Within so many seconds everything has ended; five on a machine that does nothing else.
+DEADLINE = 10.0
 
 SCRIPT = """
 import os, sys
@@ -147,7 +147,7 @@ def test_ctrl_c_while_workers_start(server: FaultServer, tmp_path: Path, method:
     os.killpg(program.process.pid, signal.SIGINT)
     code, out, err = program.finish()
     all_gone(family)
-    assert time.monotonic() - begin < 2 * DEADLINE
+    assert time.monotonic() - begin < DEADLINE
     assert (code, out.strip()) == (4, "interrupted")
     assert "Traceback" not in err, err
 

@@ -48,12 +48,15 @@ _GUARD = (
 class WatchfulIter(_MultiProcessingDataLoaderIter):
     """torch's iterator over workers, that sees at once when one dies, and never waits for what a dead one left."""
 
-    _shutdown = True  # until torch has made enough of the object that there is something to end
+    # Until torch has made enough of the object that there is something to end.
+    _shutdown = True
+    _worker_pids_set = False
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise ConfigError(f"this is a worker that is being started, and it would start workers itself: {_GUARD}")
         self._heard: set[int] = set()
+        self._workers, self._index_queues = [], []
         context: Any = loader.multiprocessing_context
         try:
             with _sigint_held_back(context):
@@ -69,6 +72,9 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
             if "DataLoader worker (pid" not in str(exc):
                 raise
             raise self._crashed(self._dead()) from None
+        except BaseException:  # Ctrl-C: what has started must not go on alone
+            self._abandon()
+            raise
 
     @property
     def ended(self) -> bool:
@@ -100,8 +106,9 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         try:
             message = self._inbox.receive(working, deadline)
         except BrokenPipeError:
-            for fd in wait(list(working), 0):
-                working[fd].join(END_DEADLINE)  # its descriptors are closed a moment before it can be waited for
+            for worker in working.values():
+                if wait([worker.sentinel], 0):  # its descriptors are closed a moment before it can be waited for
+                    worker.join(END_DEADLINE)
             raise self._crashed(self._dead()) from None
         if message is None:
             return False, None
@@ -159,8 +166,7 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         self._shutdown = True
         self._forget_pids()
         for worker in self._workers:
-            if worker.is_alive():
-                worker.kill()
+            worker.kill()
         for worker in self._workers:
             worker.join(END_DEADLINE)
         if hasattr(self, "_pin_memory_thread"):
@@ -261,16 +267,24 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _sigint_held_back(context: BaseContext) -> Iterator[None]:
-    """Have Ctrl-C wait while workers start: they inherit that, and so say nothing of it before `_Start` ignores it.
+    """Have Ctrl-C wait until all workers have started, so that none of them is told half of what it needs.
 
-    Workers of a fork server inherit from that, which is left as it is.
+    Workers begin with the signal held back, as this thread is, and say nothing of it before `_Start` ignores it; those
+    of a fork server inherit from that, which is left as it is.
     """
-    if context.get_start_method() == "forkserver":
-        yield
-        return
+    came: list[tuple[int, Any]] = []
+    handler = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread() and callable(handler)
+    masks = context.get_start_method() != "forkserver"
     resource_tracker.ensure_running()  # its start would let the signal through
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if ours:
+        signal.signal(signal.SIGINT, lambda *arrived: came.append(arrived))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if masks else ())
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if ours:
+            signal.signal(signal.SIGINT, handler)
+            if came and callable(handler):
+                handler(*came[0])
