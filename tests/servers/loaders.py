@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -26,6 +27,10 @@ __all__ = [
     "loop_locals",
     "raise_stranger",
 ]
+
+
+# Whichever test of this process is the first to use the fork server: its workers then need not import torch each.
+multiprocessing.set_forkserver_preload(["torch", "forebay.torch", "servers.loaders"])
 
 
 class Broken(Exception):

@@ -147,7 +147,7 @@ def test_default_is_safe_and_what_the_program_chose_is_kept(server: FaultServer,
         multiprocessing.set_forkserver_preload(["__main__", "json.tool"])
         with StreamingDataset(server.url(), cache_dir=tmp_path / "cache") as dataset:
             for chosen, expected in ((None, "forkserver"), ("fork", "forkserver"), ("spawn", "spawn")):
-                multiprocessing.set_start_method(chosen, force=True)  # type: ignore[arg-type]
+                multiprocessing.set_start_method(chosen, force=True)
                 assert method(dataset) == expected
                 assert method(dataset, "fork") == "fork"
                 assert method(dataset, multiprocessing.get_context("forkserver")) == "forkserver"
@@ -158,7 +158,7 @@ def test_default_is_safe_and_what_the_program_chose_is_kept(server: FaultServer,
         assert "forebay.torch" in loads
         assert len(loads) == len(set(loads))
     finally:
-        multiprocessing.set_start_method(before, force=True)  # type: ignore[arg-type]
+        multiprocessing.set_start_method(before, force=True)
         forkserver._forkserver._preload_modules = preload  # type: ignore[attr-defined]
 
 
