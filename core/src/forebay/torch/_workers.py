@@ -88,16 +88,21 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
             self._worker_pids_set = False
 
     def _try_get_data(self, timeout: float = LOOK_INTERVAL) -> tuple[bool, Any]:
-        if self._pin_memory:
-            # A thread of torch's reads the messages.
+        deadline = _config.monotonic() + timeout
+        return self._receive_pinned(deadline) if self._pin_memory else self._receive(deadline)
+
+    def _receive_pinned(self, deadline: float) -> tuple[bool, Any]:
+        """A thread of torch's reads the messages; who waits for it has to look whether the workers live."""
+        while True:
+            left = max(deadline - _config.monotonic(), 0)
             try:
-                found: tuple[bool, Any] = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+                found: tuple[bool, Any] = super()._try_get_data(min(left, LOOK_INTERVAL))  # type: ignore[no-untyped-call]
             except RuntimeError as exc:
                 if "exited unexpectedly" not in str(exc):
                     raise
                 raise self._crashed(self._dead()) from None
-            return found
-        return self._receive(_config.monotonic() + timeout)
+            if found[0] or left <= LOOK_INTERVAL:
+                return found
 
     def _receive(self, deadline: float) -> tuple[bool, Any]:
         working = {
@@ -113,13 +118,12 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         if message is None:
             return False, None
         try:
-            data = message.load()
-        except OSError as exc:
-            # The tensors of a batch are fetched from who made them.
-            if not self._dead():
+            return True, message.load()
+        except (OSError, EOFError, RuntimeError) as exc:
+            # The tensors of a batch are fetched from who made them, who may be dying at this moment.
+            if not wait(list(working), LOCK_DEADLINE) or not self._dead():
                 raise
             raise self._crashed(self._dead()) from exc
-        return True, data
 
     @property
     def _inbox(self) -> Inbox:
