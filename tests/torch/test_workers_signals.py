@@ -23,7 +23,7 @@ from forebay.testing import Fault, FaultServer, Gate
 DEADLINE = 10.0
 
 SCRIPT = """
-import os, sys
+import os, signal, sys
 from servers.loaders import as_pairs
 from forebay.torch import StreamingDataLoader, StreamingDataset
 
@@ -33,11 +33,13 @@ if __name__ == "__main__":
     loader = StreamingDataLoader(
         dataset, batch_size=2, num_workers=2, collate_fn=as_pairs, multiprocessing_context=method
     )
+    if what == "graceful":
+        signal.signal(signal.SIGINT, lambda *_: print("saved", flush=True))
     print(flush=True)
     try:
         for number, batch in enumerate(loader):
             print(batch[0][1], flush=True)
-            if number == 3 and what != "wait":
+            if number == 3 and what in ("break", "exit"):
                 if what == "exit":
                     sys.exit(3)
                 break
@@ -50,9 +52,13 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[FaultServer]:
-    """After the first four batches the store stalls."""
-    gate = Gate()
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def server(tmp_path: Path, gate: Gate) -> Iterator[FaultServer]:
+    """After the first four batches the store stalls, until the gate opens."""
     with FaultServer() as running:
         for name in put_dataset(running, tmp_path)[4:]:
             running.script(name, Fault(gate=gate), times=None)
@@ -78,7 +84,9 @@ class Program:
 
     def line(self) -> str:
         assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        line = self.process.stdout.readline()
+        assert line, self.finish()
+        return line.strip()
 
     def family(self) -> set[int]:
         """The process and all that it started."""
@@ -133,6 +141,21 @@ def test_signal_while_workers_wait(
     else:
         assert code == -signal.SIGTERM
     assert_clean(tmp_path / "cache")
+
+
+def test_trainer_that_goes_on_after_ctrl_c_has_its_workers(server: FaultServer, tmp_path: Path, gate: Gate) -> None:
+    """J11: a trainer that saves its state, or ends the epoch, at Ctrl-C; the terminal tells the workers too."""
+    program = Program(server, tmp_path, "forkserver", "graceful")
+    program.line()
+    for _ in range(4):
+        program.line()
+    os.killpg(program.process.pid, signal.SIGINT)
+    said = 0  # batches that were under way
+    while program.line() != "saved":
+        said += 1
+    gate.open()
+    code, out, err = program.finish()
+    assert (code, said + len(out.split()), err) == (0, 16, "")
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
