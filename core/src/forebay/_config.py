@@ -11,7 +11,7 @@ import os
 import random as _random_module
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,21 +56,11 @@ def environ() -> Mapping[str, str]:
     return os.environ
 
 
-class EnvironmentCopy:
-    """This process's environment; unpickling it makes it that of the process that does so.
-
-    Workers from a fork server have the environment that the server was started with, not that of their parent.
-    """
-
-    def __reduce__(self) -> tuple[Callable[[dict[str, str]], EnvironmentCopy], tuple[dict[str, str]]]:
-        return _adopt_environment, (dict(os.environ),)
-
-
-def _adopt_environment(variables: dict[str, str]) -> EnvironmentCopy:
+def replace_environ(variables: Mapping[str, str]) -> None:
+    """Make the environment of this process, a worker, that of its trainer."""
     for name in os.environ.keys() - variables.keys():
         del os.environ[name]
     os.environ.update(variables)
-    return EnvironmentCopy()
 
 
 def monotonic() -> float:

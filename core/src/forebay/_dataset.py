@@ -229,6 +229,11 @@ class ChunkedDataset:
             "shuffle_window": spec.shuffle_window,
         }
 
+    def travellers(self) -> dict[str, object]:
+        """What goes along with the pickled dataset and was given by the user, by the name under which that was done."""
+        spec = self._spec
+        return {"options": spec.options, **{f"{name}://": cls for name, cls in (spec.registrations or {}).items()}}
+
     @property
     def batch_items(self) -> int:
         """Items that are decoded together, so that neither calls nor memory cost too much."""

@@ -14,8 +14,9 @@ from forebay._stats import Counters, merge_stats
 from forebay.exceptions import ConfigError
 from forebay.torch._control import Control
 from forebay.torch._reading import StepItems
+from forebay.torch._start import check_travellers, choose_context
 from forebay.torch._stream import Live, Stream
-from forebay.torch._workers import WatchfulIter, check_picklable, choose_context, crash_error
+from forebay.torch._workers import WatchfulIter, end
 from forebay.types import Stats
 
 __all__ = ["StreamingDataLoader"]
@@ -40,7 +41,7 @@ class StreamingDataLoader(DataLoader[Any]):
         timeout: Seconds to wait for a batch; 0 leaves it to the deadlines of the cache and the store.
         worker_init_fn: Called in each worker with its number.
         multiprocessing_context: How workers start; None takes ``forkserver`` (or ``spawn``), which no library of this
-            process can make hang, unless `multiprocessing.set_start_method` chose.
+            process can make hang, unless `multiprocessing.set_start_method` chose another than ``fork``.
         generator: As with ``DataLoader``.
         prefetch_factor: Batches that each worker reads ahead, 2 where there are workers.
         persistent_workers: Whether workers live on between epochs.
@@ -84,7 +85,10 @@ class StreamingDataLoader(DataLoader[Any]):
         collate = collate_fn or (default_convert if batch_size is None else default_collate)
         context = None
         if num_workers:
-            context = choose_context(multiprocessing_context, (collate_fn, worker_init_fn))
+            context = choose_context(multiprocessing_context)
+            check_travellers(
+                context, {"collate_fn": collate_fn, "worker_init_fn": worker_init_fn, **dataset.travellers()}
+            )
         super().__init__(
             dataset,
             batch_size=None,
@@ -101,8 +105,6 @@ class StreamingDataLoader(DataLoader[Any]):
         # torch batches nothing here, the dataset does; what the user asked for is what the user sees.
         object.__setattr__(self, "batch_size", batch_size)
         object.__setattr__(self, "drop_last", dataset.drop_last if drop_last is None else drop_last)
-        if context is not None:
-            check_picklable(self, context)
         self._timing = timing
         self._channel = Control()
         self._counters = Counters()
@@ -116,6 +118,8 @@ class StreamingDataLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # a generator: torch's own type is not for others
         stream, batch = self.dataset, self.batch_size or 1
         live = stream.begin_run(self._channel, batch, drop_last=self.drop_last)
+        if isinstance(self._iterator, WatchfulIter) and self._iterator.ended:
+            self._iterator = None  # persistent workers of which one died
         with stream.told_by(self._channel):
             delivered = super().__iter__()
         return _deliver(self, live, delivered)
@@ -175,11 +179,6 @@ def _deliver(loader: StreamingDataLoader, live: Live, delivered: Iterator[Any]) 
                 batch, report = next(delivered)
             except StopIteration:
                 break
-            except RuntimeError as exc:
-                crash = crash_error(exc)
-                if crash is None:
-                    raise
-                raise crash from exc
             if counters:
                 ended = _config.monotonic()
                 counters.stage("yield", ended - begin)
@@ -190,6 +189,7 @@ def _deliver(loader: StreamingDataLoader, live: Live, delivered: Iterator[Any]) 
             yield batch
     finally:
         loader._settle_reports()
+        end(delivered)
     stream.finish(live)
 
 

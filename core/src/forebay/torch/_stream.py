@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import operator
-import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from multiprocessing.context import get_spawning_popen
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from forebay import _config
 from forebay._stats import Counters, merge_stats
 from forebay.exceptions import ConfigError, PrefetchClosedError
 from forebay.torch._control import Control
@@ -78,8 +76,9 @@ class Live:
         return Position(epoch=begun.epoch, start=deal.consumed_after(steps), inside=inside, shape=shape)
 
 
-#: One iterator at a time is made for a loader: the mark is the dataset's, and other threads make theirs.
-_making = threading.Lock()
+#: The stream for which this thread starts the workers of a loader, or is one, and what tells them how far it is. Other
+#: threads that begin to iterate the same stream meanwhile must not see it.
+_told: ContextVar[tuple[Stream, Control] | None] = ContextVar("forebay-told", default=None)
 
 
 class Stream(IterableDataset[Any]):
@@ -209,8 +208,8 @@ class Stream(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         worker = _this_worker()
-        if self._channel is not None:
-            control = self._channel
+        control = self._told_channel()
+        if control is not None:
             position = Position(epoch=control.epoch, start=control.start)
             return self._share(position, control, worker).steps()
         self._settle()
@@ -254,12 +253,22 @@ class Stream(IterableDataset[Any]):
     @contextmanager
     def told_by(self, channel: Control) -> Iterator[None]:
         """Iterators that are made within, here or in a worker, give whole steps, as ``channel`` says."""
-        with _making:
-            self._channel = channel
-            try:
-                yield
-            finally:
-                self._channel = None
+        token = _told.set((self, channel))
+        try:
+            yield
+        finally:
+            _told.reset(token)
+
+    def _told_channel(self) -> Control | None:
+        told = _told.get()
+        return told[1] if told is not None and told[0] is self else self._channel
+
+    def travellers(self) -> dict[str, object]:
+        """What goes along to workers that was given by the user, by the name under which that was done."""
+        things: dict[str, object] = {"dataset": type(self)}
+        for member in self._members:
+            things |= member.travellers()
+        return things
 
     def check_current(self, live: Live) -> None:
         """Refuse to go on with an iteration that a loaded state made void.
@@ -362,11 +371,7 @@ class Stream(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()
-        state = {**self.__dict__, "_live": None}
-        if get_spawning_popen() is None:
-            return state
-        # On the way to a worker, and first, so that what comes after it is opened with it.
-        return {"_environment": _config.EnvironmentCopy(), **state}
+        return {**self.__dict__, "_live": None, "_channel": self._told_channel()}
 
 
 def _this_worker() -> tuple[int, int] | None:

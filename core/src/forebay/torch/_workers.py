@@ -1,98 +1,294 @@
-"""How worker processes start, and what is said when one dies."""
+"""How worker processes start and end, and what is said when one dies.
+
+torch's own iterator leaves gaps that people meet: it waits for ever for the rest of a message whose writer was killed,
+and for a lock that a killed worker held; it hears of a dead child of a fork server every five seconds only, and of
+other dead children by an exception at whatever line the training loop is; workers whose trainer was killed wait for
+each other with full queues. So dead workers are seen here while waiting, messages are read without ever blocking, and
+a worker ends as soon as its trainer does.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
-import sys
-from collections.abc import Iterable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
-from torch.utils.data.dataloader import DataLoader, _MultiProcessingDataLoaderIter
+from torch.utils.data import _utils
+from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
+from forebay import _config
 from forebay.exceptions import ConfigError, WorkerCrashedError
+from forebay.torch._carry import Carried
+from forebay.torch._inbox import Inbox
 
-__all__ = ["WatchfulIter", "choose_context", "crash_error"]
+__all__ = ["WatchfulIter", "end"]
 
-#: Seconds between two looks at the workers, where no signal tells of a dead one: a forkserver's children are not ours.
+#: Seconds between two looks at what no descriptor tells of: torch's thread that pins memory, a parent that changed.
 LOOK_INTERVAL = 1.0
-#: What the server of new workers imports once, so that each worker starts in a moment.
-_PRELOAD = ("torch", "torch.utils.data", "numpy", "forebay.torch", "forebay._prefetch", "forebay._cache")
+#: Seconds that workers have to end by themselves, all together, before they are ended.
+END_DEADLINE = 2.0
+#: Seconds to wait for a lock that workers hold for microseconds, unless they died with it.
+LOCK_DEADLINE = 1.0
 
-
-def choose_context(asked: BaseContext | str | None, travelling: Iterable[object]) -> BaseContext:
-    """Return the way in which workers start: as asked, else one that no library of the parent can make hang.
-
-    ``fork`` copies a process in which a store's library, or anybody's thread, may be running; the copy then waits for
-    threads that it does not have. A server that was forked before any of them started is as quick and has none.
-
-    Raises:
-        ConfigError: What goes to the workers is defined in a notebook or typed at a prompt, and nobody chose how.
-    """
-    if isinstance(asked, str):
-        return multiprocessing.get_context(asked)
-    if asked is not None:
-        return asked
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    if chosen not in (None, "fork"):
-        return multiprocessing.get_context(chosen)  # somebody chose it for the whole program
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if not hasattr(sys.modules["__main__"], "__file__"):
-        for thing in travelling:
-            _check_importable(thing)
-    if "forkserver" in methods:
-        context.set_forkserver_preload(list(_PRELOAD))
-    return context
-
-
-def _check_importable(thing: object) -> None:
-    module = getattr(thing, "__module__", None) or type(thing).__module__
-    if module == "__main__":
-        name = getattr(thing, "__qualname__", repr(thing))
-        raise ConfigError(
-            f"workers cannot import {name}: it is defined in a notebook or at a prompt; put it into a module, or give"
-            ' multiprocessing_context="fork" before anything was read in this process, or num_workers=0',
-            option="multiprocessing_context",
-        )
-
-
-def crash_error(error: RuntimeError) -> WorkerCrashedError | None:
-    """Return what to raise instead of torch's error where it says that a worker died, else None."""
-    text = str(error)
-    if "DataLoader worker (pid" not in text:
-        return None
-    return WorkerCrashedError(
-        f"{text.rstrip('. ')}; its chunks go back to the cache by themselves. A worker that dies at its start usually"
-        ' means a script without `if __name__ == "__main__":` around its main part, or a dataset or collate function'
-        " that cannot be imported there (its own output says which); one that is killed later, too little memory"
-    )
+_GUARD = (
+    'a script whose loader has workers needs `if __name__ == "__main__":` around its main part, because each worker'
+    " imports it"
+)
 
 
 class WatchfulIter(_MultiProcessingDataLoaderIter):
-    """torch's iterator over workers, that looks more often whether they live."""
+    """torch's iterator over workers, that sees at once when one dies, and never waits for what a dead one left."""
 
-    def _try_get_data(self, timeout: float = LOOK_INTERVAL) -> tuple[bool, Any]:
-        result: tuple[bool, Any] = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
-        return result
+    # Until torch has made enough of the object that there is something to end.
+    _shutdown = True
+    _worker_pids_set = False
 
-
-def check_picklable(loader: DataLoader[Any], context: BaseContext) -> None:
-    """Refuse, before any worker starts, what cannot be sent to one.
-
-    Raises:
-        ConfigError: A function cannot be pickled; the argument is named.
-    """
-    if context.get_start_method() == "fork":
-        return
-    for name in ("collate_fn", "worker_init_fn"):
-        function = getattr(loader, name)
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise ConfigError(f"this is a worker that is being started, and it would start workers itself: {_GUARD}")
+        self._heard: set[int] = set()
+        self._workers, self._index_queues = [], []
+        context: Any = loader.multiprocessing_context
         try:
-            pickle.dumps(function)
+            with _sigint_held_back(context):
+                super().__init__(_WithStart(loader))
+                self._forget_pids()
         except (pickle.PicklingError, AttributeError, TypeError) as exc:
             raise ConfigError(
-                f"{name} cannot be sent to a worker ({exc}): define it at the top of a module; or give"
-                ' multiprocessing_context="fork" where nothing was read in this process yet',
-                option=name,
+                f"the dataset cannot be sent to a worker ({exc}): what it holds has to be defined at the top of a"
+                ' module; or give multiprocessing_context="fork" where nothing was read in this process yet',
+                option="dataset",
             ) from exc
+        except RuntimeError as exc:
+            if "DataLoader worker (pid" not in str(exc):
+                raise
+            raise self._crashed(self._dead()) from None
+        except BaseException:  # Ctrl-C: what has started must not go on alone
+            self._abandon()
+            raise
+
+    @property
+    def ended(self) -> bool:
+        """Whether its workers are gone, so that nothing more comes."""
+        return self._shutdown
+
+    def _forget_pids(self) -> None:
+        """Have torch's SIGCHLD handler leave our workers to us: it raises at whatever line the main thread is."""
+        if self._worker_pids_set:
+            _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
+            self._worker_pids_set = False
+
+    def _try_get_data(self, timeout: float = LOOK_INTERVAL) -> tuple[bool, Any]:
+        deadline = _config.monotonic() + timeout
+        return self._receive_pinned(deadline) if self._pin_memory else self._receive(deadline)
+
+    def _receive_pinned(self, deadline: float) -> tuple[bool, Any]:
+        """A thread of torch's reads the messages; who waits for it has to look whether the workers live."""
+        while True:
+            left = max(deadline - _config.monotonic(), 0)
+            try:
+                found: tuple[bool, Any] = super()._try_get_data(min(left, LOOK_INTERVAL))  # type: ignore[no-untyped-call]
+            except RuntimeError as exc:
+                if "exited unexpectedly" not in str(exc):
+                    raise
+                raise self._crashed(self._dead()) from None
+            if found[0] or left <= LOOK_INTERVAL:
+                return found
+
+    def _receive(self, deadline: float) -> tuple[bool, Any]:
+        working = {
+            worker.sentinel: worker for worker, works in zip(self._workers, self._workers_status, strict=True) if works
+        }
+        try:
+            message = self._inbox.receive(working, deadline)
+        except BrokenPipeError:
+            for worker in working.values():
+                if wait([worker.sentinel], 0):  # its descriptors are closed a moment before it can be waited for
+                    worker.join(END_DEADLINE)
+            raise self._crashed(self._dead()) from None
+        if message is None:
+            return False, None
+        try:
+            return True, message.load()
+        except (OSError, EOFError, RuntimeError) as exc:
+            # The tensors of a batch are fetched from who made them, who may be dying at this moment.
+            if not wait(list(working), LOCK_DEADLINE) or not self._dead():
+                raise
+            raise self._crashed(self._dead()) from exc
+
+    @property
+    def _inbox(self) -> Inbox:
+        inbox: Inbox | None = self.__dict__.get("_opened_inbox")
+        if inbox is None:
+            inbox = self.__dict__["_opened_inbox"] = Inbox(self._worker_result_queue)
+        return inbox
+
+    def _process_data(self, data: Any, worker_idx: int) -> Any:
+        self._heard.add(worker_idx)
+        return super()._process_data(data, worker_idx)  # type: ignore[no-untyped-call]
+
+    def _dead(self) -> list[int]:
+        """Numbers of the workers that ended though nobody told them to."""
+        return [
+            number
+            for number, worker in enumerate(self._workers)
+            if not worker.is_alive() and (self._workers_status[number] or worker.exitcode)
+        ]
+
+    def _crashed(self, dead: list[int]) -> WorkerCrashedError:
+        """Give up the other workers too, and return what to raise."""
+        lines = [
+            f"worker {number} (pid {self._workers[number].pid}) {_ending(self._workers[number])}" for number in dead
+        ]
+        killed = any((self._workers[number].exitcode or 0) < 0 for number in dead)
+        early = not any(number in self._heard for number in dead)
+        self._abandon()
+        advice = []
+        if killed:
+            advice.append(
+                "the kernel kills processes where memory is short: take fewer workers, smaller batches or windows. Its"
+                " chunks go back to the cache by themselves, and the loader can be iterated again"
+            )
+        elif early:
+            advice.append(
+                f"it ended before its first batch, and its own output above says why: {_GUARD}; what the dataset,"
+                " collate_fn and worker_init_fn need has to be importable there, so not be defined inside of that `if`"
+            )
+        return WorkerCrashedError("; ".join([*(lines or ["a worker died"]), *advice]))
+
+    def _abandon(self) -> None:
+        """End the workers without asking them: the one that died may have held any lock that they share."""
+        self._shutdown = True
+        self._forget_pids()
+        for worker in self._workers:
+            worker.kill()
+        for worker in self._workers:
+            worker.join(END_DEADLINE)
+        if hasattr(self, "_pin_memory_thread"):
+            self._pin_memory_thread_done_event.set()
+        for queue in self._index_queues:
+            queue.cancel_join_thread()
+            queue.close()
+
+    def _shutdown_workers(self) -> None:
+        if self._shutdown or _utils.python_exit_status is not False:
+            return  # at the interpreter's end multiprocessing ends them
+        done: Any = self._workers_done_event
+        if self._dead() or not done._cond.acquire(True, LOCK_DEADLINE):
+            self._abandon()
+            return
+        done._cond.release()
+        if not self._pin_memory:  # else torch has an order of its own
+            done.set()
+            for number in range(len(self._workers)):
+                if self._persistent_workers or self._workers_status[number]:
+                    self._mark_worker_as_unavailable(number, shutdown=True)
+            self._end_those_that_wait()
+        super()._shutdown_workers()
+
+    def _end_those_that_wait(self) -> None:
+        """Give workers a moment, and end those that wait for a chunk: what they hold is given back without them."""
+        deadline = _config.monotonic() + END_DEADLINE
+        for worker in self._workers:
+            worker.join(max(deadline - _config.monotonic(), 0))
+        for worker in self._workers:
+            if worker.is_alive():
+                worker.terminate()
+
+
+def end(delivered: Any) -> None:
+    """End an iterator of a loader now, and not when nothing refers to it any more: an error's traceback may, for long.
+
+    Persistent workers are for the next epoch.
+    """
+    if isinstance(delivered, WatchfulIter):
+        if not delivered._persistent_workers:
+            delivered._shutdown_workers()
+    elif isinstance(delivered, _BaseDataLoaderIter):
+        delivered._dataset_fetcher.dataset_iter.close()  # type: ignore[attr-defined]
+
+
+def _ending(worker: BaseProcess) -> str:
+    code = worker.exitcode
+    if code is None or code >= 0:
+        return f"(pid {worker.pid}) exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"(pid {worker.pid}) was killed by {name}" + (": is /dev/shm full?" if name == "SIGBUS" else "")
+
+
+class _WithStart:
+    """A loader as torch's iterator sees it: its workers begin with what ours need."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        context: Any = loader.multiprocessing_context
+        self.dataset = loader.dataset if context.get_start_method() == "fork" else Carried(loader.dataset)
+        self.worker_init_fn = _Start(loader.worker_init_fn)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Start:
+    """What a worker does first; then the user's own function."""
+
+    def __init__(self, function: Callable[[int], None] | None) -> None:
+        self._function = function
+
+    def __call__(self, number: int) -> None:
+        # Ctrl-C goes to all processes of a terminal; it is for the trainer, which ends its workers or goes on.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        threading.Thread(target=_end_with_parent, name="forebay-parent", daemon=True).start()
+        if self._function is not None:
+            self._function(number)
+
+
+def _end_with_parent() -> None:
+    """End this process when the trainer is gone, whatever its threads wait for.
+
+    The descriptor tells of the trainer's death at once, also where a fork server is the parent; but another process
+    that was forked meanwhile may hold its other end.
+    """
+    parent, number = multiprocessing.parent_process(), os.getppid()
+    if parent is not None:
+        while not wait([parent.sentinel], LOOK_INTERVAL) and os.getppid() == number:
+            pass
+        os._exit(1)
+
+
+@contextmanager
+def _sigint_held_back(context: BaseContext) -> Iterator[None]:
+    """Have Ctrl-C wait until all workers have started, so that none of them is told half of what it needs.
+
+    Workers begin with the signal held back, as this thread is, and say nothing of it before `_Start` ignores it; those
+    of a fork server inherit from that, which is left as it is.
+    """
+    came: list[tuple[int, Any]] = []
+    handler = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread() and callable(handler)
+    masks = context.get_start_method() != "forkserver"
+    resource_tracker.ensure_running()  # its start would let the signal through
+    if ours:
+        signal.signal(signal.SIGINT, lambda *arrived: came.append(arrived))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if masks else ())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if ours:
+            signal.signal(signal.SIGINT, handler)
+            if came and callable(handler):
+                handler(*came[0])

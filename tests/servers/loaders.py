@@ -1,0 +1,130 @@
+"""What loaders' workers run in tests; a module of its own, since ``forkserver`` and ``spawn`` import it by name."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+from servers.process import wait_until
+from torch.utils.data import get_worker_info
+
+import forebay
+
+__all__ = [
+    "Broken",
+    "BrokenDownloader",
+    "FolderDownloader",
+    "all_gone",
+    "as_pairs",
+    "die_at_start",
+    "die_with",
+    "indices",
+    "loop_locals",
+    "raise_stranger",
+]
+
+
+# Whichever test of this process is the first to use the fork server: its workers then need not import torch each.
+multiprocessing.set_forkserver_preload(["torch", "forebay.torch", "servers.loaders"])
+
+
+class Broken(Exception):
+    """A stranger's exception."""
+
+
+class FolderDownloader(forebay.Downloader):
+    """Objects of a folder; the whole of somebody's own backend."""
+
+    def download_fileobj(self, key: str, fileobj: Any) -> None:
+        """Copy the file."""
+        fileobj.write(Path("/" + self.root.partition("://")[2], key).read_bytes())
+
+
+class BrokenDownloader(FolderDownloader):
+    """Gives the index and no chunk."""
+
+    def download_fileobj(self, key: str, fileobj: Any) -> None:
+        """Copy the index, and fail for the rest."""
+        if key != "index.json":
+            raise Broken(f"the lake has no {key} today")
+        super().download_fileobj(key, fileobj)
+
+
+def indices(items: list[dict[str, Any]]) -> list[int]:
+    """The numbers of a batch's items."""
+    return [item["index"] for item in items]
+
+
+def as_pairs(items: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    """The numbers of a batch's items, each with the pid of who read it."""
+    return [(item["index"], os.getpid()) for item in items]
+
+
+def raise_stranger(items: list[dict[str, Any]]) -> list[int]:
+    """Fail with a stranger's exception at item 20."""
+    if any(item["index"] == 20 for item in items):
+        raise Broken("item 20 cannot be used")
+    return indices(items)
+
+
+def loop_locals() -> dict[str, Any]:
+    """The variables of torch's loop in this worker."""
+    frame = sys._getframe()
+    while frame.f_code.co_name != "_worker_loop":
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame.f_locals
+
+
+def die_at_start(number: int) -> None:
+    """Kill worker 1, as it starts."""
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class die_with:
+    """Collates, until worker 0 comes to its second batch, takes what ``what`` says and is killed.
+
+    ``once``: a file that is made then; where it is there nobody is killed any more.
+    """
+
+    def __init__(self, what: str, once: Path) -> None:
+        self.what, self.once = what, once
+
+    def __call__(self, items: list[dict[str, Any]]) -> list[tuple[int, int]]:
+        """Collate, or die."""
+        info = get_worker_info()
+        assert info is not None
+        if info.id == 0 and items[0]["index"] >= 8 and not self.once.exists():
+            self.once.touch()
+            self._take(loop_locals())
+            os.kill(os.getpid(), signal.SIGKILL)
+        return as_pairs(items)
+
+    def _take(self, loop: dict[str, Any]) -> None:
+        if self.what == "result queue":
+            loop["data_queue"]._wlock.acquire()
+        elif self.what == "done event":
+            loop["done_event"]._cond.acquire()
+        elif self.what == "half a message":
+            loop["data_queue"]._wlock.acquire()
+            os.write(loop["data_queue"]._writer.fileno(), b"\0\0\1\0half")
+        else:
+            assert self.what == "nothing"
+
+
+def all_gone(pids: set[int], deadline: float = 10.0) -> None:
+    """Wait until none of the processes runs; a zombie that nobody waited for yet is gone too."""
+    wait_until(lambda: not any(_runs(pid) for pid in pids), deadline=deadline, what=f"the end of {pids}")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,190 @@
+"""Ctrl-C, SIGTERM and leaving early: the process ends at once, quietly, and leaves nothing (J11, J12, A11)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from servers.datasets import put_dataset
+from servers.loaders import all_gone
+from servers.process import wait_until
+
+import forebay
+from forebay.testing import Fault, FaultServer, Gate
+
+#: Within so many seconds everything has ended; five on a machine that does nothing else.
+DEADLINE = 10.0
+
+SCRIPT = """
+import os, signal, sys
+from servers.loaders import as_pairs
+from forebay.torch import StreamingDataLoader, StreamingDataset
+
+if __name__ == "__main__":
+    url, cache, method, what = sys.argv[1:]
+    dataset = StreamingDataset(url, cache_dir=cache)
+    loader = StreamingDataLoader(
+        dataset, batch_size=2, num_workers=2, collate_fn=as_pairs, multiprocessing_context=method
+    )
+    if what == "graceful":
+        signal.signal(signal.SIGINT, lambda *_: print("saved", flush=True))
+    print(flush=True)
+    try:
+        for number, batch in enumerate(loader):
+            print(batch[0][1], flush=True)
+            if number == 3 and what in ("break", "exit"):
+                if what == "exit":
+                    sys.exit(3)
+                break
+    except KeyboardInterrupt:
+        if what != "wait":
+            raise
+        print("interrupted", flush=True)
+        sys.exit(4)
+"""
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def server(tmp_path: Path, gate: Gate) -> Iterator[FaultServer]:
+    """After the first four batches the store stalls, until the gate opens."""
+    with FaultServer() as running:
+        for name in put_dataset(running, tmp_path)[4:]:
+            running.script(name, Fault(gate=gate), times=None)
+        yield running
+        gate.open()
+
+
+class Program:
+    """The script as the leader of a process group, as a terminal starts it."""
+
+    def __init__(self, server: FaultServer, folder: Path, method: str, what: str) -> None:
+        script = folder / "script.py"
+        script.write_text(SCRIPT)
+        self.cache = folder / "cache"
+        self.process = subprocess.Popen(
+            [sys.executable, script, server.url(), self.cache, method, what],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.finish()
+        return line.strip()
+
+    def family(self) -> set[int]:
+        """The process and all that it started."""
+        leader = psutil.Process(self.process.pid)
+        return {leader.pid, *(child.pid for child in leader.children(recursive=True))}
+
+    def finish(self) -> tuple[int, str, str]:
+        """Wait until it ends by itself; return its code and what it said."""
+        try:
+            out, err = self.process.communicate(timeout=60)
+        finally:
+            self.process.kill()
+        return self.process.returncode, out, err
+
+
+def assert_clean(cache: Path) -> None:
+    with forebay.ChunkCache(cache) as observer:
+
+        def nothing_is_held() -> bool:
+            observer.gc()
+            return observer.info().leases == 0
+
+        wait_until(nothing_is_held, deadline=5, what="the end of every lease")
+        assert observer.verify() == []
+    assert not list((cache / "chunks").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("number", "to_group"), [(signal.SIGINT, True), (signal.SIGTERM, False)], ids=["ctrl-c", "term"]
+)
+def test_signal_while_workers_wait(
+    server: FaultServer, tmp_path: Path, method: str, number: signal.Signals, to_group: bool
+) -> None:
+    """J11: Ctrl-C goes to every process of the terminal, SIGTERM to the trainer alone."""
+    program = Program(server, tmp_path, method, "wait")
+    program.line()
+    pids = {int(program.line()) for _ in range(4)}
+    family = program.family()
+    assert len(pids) == 2
+    assert pids <= family
+    begin = time.monotonic()
+    (os.killpg if to_group else os.kill)(program.process.pid, number)
+    code, out, err = program.finish()
+    all_gone(family)
+    assert time.monotonic() - begin < DEADLINE
+    # What forked workers say of their other driver is no matter here; a traceback is.
+    assert "Traceback" not in err
+    assert "Exception" not in err
+    if to_group:
+        assert (code, out.split()[-1]) == (4, "interrupted")
+    else:
+        assert code == -signal.SIGTERM
+    assert_clean(tmp_path / "cache")
+
+
+def test_trainer_that_goes_on_after_ctrl_c_has_its_workers(server: FaultServer, tmp_path: Path, gate: Gate) -> None:
+    """J11: a trainer that saves its state, or ends the epoch, at Ctrl-C; the terminal tells the workers too."""
+    program = Program(server, tmp_path, "forkserver", "graceful")
+    program.line()
+    for _ in range(4):
+        program.line()
+    os.killpg(program.process.pid, signal.SIGINT)
+    said = 0  # batches that were under way
+    while program.line() != "saved":
+        said += 1
+    gate.open()
+    code, out, err = program.finish()
+    assert (code, said + len(out.split()), err) == (0, 16, "")
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_ctrl_c_while_workers_start(server: FaultServer, tmp_path: Path, method: str) -> None:
+    """J11: an interpreter that starts would say so with a traceback each."""
+    program = Program(server, tmp_path, method, "wait")
+    program.line()
+    leader = psutil.Process(program.process.pid)
+    wait_until(lambda: len(leader.children(recursive=True)) >= 2, deadline=30, what="the first child")
+    family = program.family()
+    begin = time.monotonic()
+    os.killpg(program.process.pid, signal.SIGINT)
+    code, out, err = program.finish()
+    all_gone(family)
+    assert time.monotonic() - begin < DEADLINE
+    assert (code, out.strip()) == (4, "interrupted")
+    assert "Traceback" not in err, err
+
+
+@pytest.mark.parametrize("what", ["break", "exit"])
+@pytest.mark.parametrize("method", ["forkserver"])
+def test_leaving_early_is_quiet(server: FaultServer, tmp_path: Path, method: str, what: str) -> None:
+    """J12, A11: while workers wait for chunks that do not come."""
+    program = Program(server, tmp_path, method, what)
+    program.line()
+    for _ in range(4):
+        program.line()
+    begin = time.monotonic()
+    code, _, err = program.finish()
+    assert time.monotonic() - begin < DEADLINE
+    assert (code, err) == (3 if what == "exit" else 0, "")
+    assert_clean(tmp_path / "cache")
