@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from servers.streams import TOO_MANY_WORKERS, Job, as_list, flat, pack_numbers, set_of
 
 import forebay
@@ -142,6 +143,14 @@ def test_an_empty_dataset_has_epochs_without_a_batch(tmp_path: Path, workers: in
         assert [job.epoch() for _ in range(3)] == [[], [], []]
         state = job.state()
         assert job.load(state).epoch() == []
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_tensors_where_nobody_says_how_to_make_them(url: str, workers: int) -> None:
+    with StreamingDataset(url) as dataset:
+        batches = list(StreamingDataLoader(dataset, batch_size=16, num_workers=workers))
+    assert torch.equal(torch.cat(batches), torch.arange(COUNT))
+    assert [len(batch) for batch in batches] == [16, 16, 16, 12]
 
 
 def test_single_items_without_a_batch_size(url: str) -> None:
