@@ -10,6 +10,7 @@ import torch
 from servers.streams import TOO_MANY_WORKERS, Job, as_list, flat, pack_numbers, set_of
 
 import forebay
+from forebay.exceptions import PrefetchClosedError
 from forebay.torch import StreamingDataLoader, StreamingDataset
 
 pytestmark = pytest.mark.filterwarnings(TOO_MANY_WORKERS)
@@ -204,3 +205,19 @@ def test_two_loaders_over_one_dataset_do_not_disturb_one_another(url: str, expec
         wholes += second
     assert flat(halves) == flat(wholes)
     assert [sorted(batch) for batch in wholes] == expected[0]
+
+
+def test_an_iterator_whose_workers_serve_a_newer_one_says_so(url: str, expected: list[list[list[int]]]) -> None:
+    """Risk H13, I8: workers that live on serve one iterator; the older one must not take the newer one's batches."""
+    with StreamingDataset(url, shuffle=True, seed=11, shuffle_window=3) as dataset:
+        loader = StreamingDataLoader(
+            dataset, batch_size=WHOLE, num_workers=2, persistent_workers=True, collate_fn=as_list
+        )
+        older = iter(loader)
+        first = next(older)
+        newer = iter(loader)
+        assert next(newer) == first
+        with pytest.raises(PrefetchClosedError, match="another iterator"):
+            next(older)
+        assert [sorted(batch) for batch in (first, *newer)] == expected[0]
+        assert [sorted(batch) for batch in loader] == expected[1]

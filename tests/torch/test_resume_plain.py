@@ -180,7 +180,8 @@ def test_torchdatas_loader_with_another_batch_size_or_other_ranks_is_refused(url
         for _ in islice(saving, 3):
             pass
         state = saving.state_dict()
-    for change in ({"batch_size": 8}, {"batch_size": 4, "rank": 0, "world_size": 2}):
+    changes: list[dict[str, Any]] = [{"batch_size": 8}, {"batch_size": 4, "rank": 0, "world_size": 2}]
+    for change in changes:
         with StreamingDataset(url, **ORDER, **change) as dataset:
             resumed = StatefulDataLoader(dataset, batch_size=change["batch_size"], num_workers=2, **WORKERS)
             resumed.load_state_dict(state)
