@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch.distributed
+from servers.streams import as_list
 
 from forebay.torch import StreamingDataLoader, StreamingDataset
 
 __all__ = ["late_group"]
 
 
-def as_list(items: list[Any]) -> list[Any]:
-    """A collate function that leaves a batch as it is."""
-    return items
-
-
 def late_group(connection: Any, store: str, rank: int, ranks: int, url: str, order: dict[str, Any]) -> None:
     """Make dataset and loader, then the process group; send the length before, and what was read after."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)  # of the test that happened to start the fork server
     with StreamingDataset(url, **order) as dataset:
         loaders = [
             StreamingDataLoader(dataset, batch_size=4, num_workers=workers, collate_fn=as_list) for workers in (0, 2)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from servers.streams import TOO_MANY_WORKERS, Job, as_list, flat, pack_numbers, set_of
 
 import forebay
+from forebay.exceptions import PrefetchClosedError
 from forebay.torch import StreamingDataLoader, StreamingDataset
 
 pytestmark = pytest.mark.filterwarnings(TOO_MANY_WORKERS)
@@ -144,6 +146,14 @@ def test_an_empty_dataset_has_epochs_without_a_batch(tmp_path: Path, workers: in
         assert job.load(state).epoch() == []
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_tensors_where_nobody_says_how_to_make_them(url: str, workers: int) -> None:
+    with StreamingDataset(url) as dataset:
+        batches = list(StreamingDataLoader(dataset, batch_size=16, num_workers=workers))
+    assert torch.equal(torch.cat(batches), torch.arange(COUNT))
+    assert [len(batch) for batch in batches] == [16, 16, 16, 12]
+
+
 def test_single_items_without_a_batch_size(url: str) -> None:
     """``batch_size=None`` of the loader: items come as they are, one by one."""
     with StreamingDataset(url, shuffle=True, seed=11, shuffle_window=3) as dataset:
@@ -195,3 +205,19 @@ def test_two_loaders_over_one_dataset_do_not_disturb_one_another(url: str, expec
         wholes += second
     assert flat(halves) == flat(wholes)
     assert [sorted(batch) for batch in wholes] == expected[0]
+
+
+def test_an_iterator_whose_workers_serve_a_newer_one_says_so(url: str, expected: list[list[list[int]]]) -> None:
+    """Risk H13, I8: workers that live on serve one iterator; the older one must not take the newer one's batches."""
+    with StreamingDataset(url, shuffle=True, seed=11, shuffle_window=3) as dataset:
+        loader = StreamingDataLoader(
+            dataset, batch_size=WHOLE, num_workers=2, persistent_workers=True, collate_fn=as_list
+        )
+        older = iter(loader)
+        first = next(older)
+        newer = iter(loader)
+        assert next(newer) == first
+        with pytest.raises(PrefetchClosedError, match="another iterator"):
+            next(older)
+        assert [sorted(batch) for batch in (first, *newer)] == expected[0]
+        assert [sorted(batch) for batch in loader] == expected[1]

@@ -171,3 +171,19 @@ def test_torchdatas_stateful_loader_resumes_at_every_batch(
         assert rest == following[done : done + len(rest)], f"saved behind batch {done}"
         assert len(epochs[1]) == 3, "later epochs are whole"
         assert len(epochs[0]) in (-done % 3, 3)
+
+
+def test_torchdatas_loader_with_another_batch_size_or_other_ranks_is_refused(url: str) -> None:
+    """Risk H14: its state has a position a worker, inside of steps, and those would be others."""
+    with StreamingDataset(url, batch_size=4, **ORDER) as dataset:
+        saving = StatefulDataLoader(dataset, batch_size=4, num_workers=2, **WORKERS)
+        for _ in islice(saving, 3):
+            pass
+        state = saving.state_dict()
+    changes: list[dict[str, Any]] = [{"batch_size": 8}, {"batch_size": 4, "rank": 0, "world_size": 2}]
+    for change in changes:
+        with StreamingDataset(url, **ORDER, **change) as dataset:
+            resumed = StatefulDataLoader(dataset, batch_size=change["batch_size"], num_workers=2, **WORKERS)
+            resumed.load_state_dict(state)
+            with pytest.raises(ConfigError, match="the state was taken inside of a batch"):
+                list(resumed)

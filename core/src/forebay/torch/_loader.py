@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, default_collate, default_convert
 
 from forebay import _config
 from forebay._stats import Counters, merge_stats
-from forebay.exceptions import ConfigError
+from forebay.exceptions import ConfigError, PrefetchClosedError
 from forebay.torch._control import Control
 from forebay.torch._reading import StepItems
 from forebay.torch._start import check_travellers, choose_context
@@ -110,6 +110,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._counters = Counters()
         self._reports: dict[str, Stats] = {}
         self._past = Stats()
+        self._newest: Live | None = None
 
     def __len__(self) -> int:
         """Batches of a whole epoch; the same on every rank."""
@@ -122,6 +123,7 @@ class StreamingDataLoader(DataLoader[Any]):
             self._iterator = None  # persistent workers of which one died
         with stream.told_by(self._channel):
             delivered = super().__iter__()
+        self._newest = live
         return _deliver(self, live, delivered)
 
     def _get_iterator(self) -> Any:
@@ -151,6 +153,15 @@ class StreamingDataLoader(DataLoader[Any]):
         own = self._counters.snapshot()
         return merge_stats([own, self._past, *self._reports.values(), self.dataset.stats()])
 
+    def _check_newest(self, live: Live) -> None:
+        """Workers that live on serve one iterator: an older one would take the batches of the newest.
+
+        Raises:
+            PrefetchClosedError: It is an older one.
+        """
+        if live is not self._newest and self.persistent_workers:
+            raise PrefetchClosedError("another iterator of this loader was begun, and its workers serve one at a time")
+
     def _note(self, report: _Report) -> None:
         if report.stats is not None:
             self._reports[report.worker] = report.stats
@@ -172,6 +183,7 @@ def _deliver(loader: StreamingDataLoader, live: Live, delivered: Iterator[Any]) 
     try:
         while True:
             stream.check_current(live)
+            loader._check_newest(live)
             begin = _config.monotonic() if counters else 0.0
             if counters and ended is not None:
                 counters.stage("loop", begin - ended)
