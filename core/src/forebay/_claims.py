@@ -20,7 +20,6 @@ __all__ = ["WindowClaims"]
 class _Claim:
     cache: Cache
     window: int
-    rests: bool = False
     number: int = 0
     largest: int = -1
     process: int = field(default_factory=os.getpid)
@@ -52,18 +51,13 @@ class WindowClaims:
             raise self._too_large(cache, window, cache.max_bytes - self.largest)
 
     @contextmanager
-    def claim(self, window: int, *, rests: bool) -> Iterator[None]:
+    def claim(self, window: int) -> Iterator[None]:
         """Inside the block, no other reader's window takes the room of this one's.
-
-        Args:
-            window: Chunks that the reader keeps.
-            rests: Whether it may stop with all of them until another reader goes on; else it keeps one less while it
-                waits, and goes on by itself.
 
         Raises:
             BudgetTooSmallError: The windows of the readers that are under way leave too little.
         """
-        claim = _Claim(self._cache(), window, rests)
+        claim = _Claim(self._cache(), window)
         with self._lock:
             self._settle(claim)
             self._claims.add(claim)
@@ -93,20 +87,16 @@ class WindowClaims:
 
     def _settle(self, claim: _Claim) -> None:
         """Claim what the window takes with chunks as large as the largest known."""
-        chunks = max(min(claim.window, self._chunks), 1)
-        waits = 0 if claim.rests else 1
-        kept, need = (chunks - waits) * self.largest, waits * self.largest
-        number, left = claim.cache.claim_window(kept, need, claim.number or None)
+        kept, old = (max(min(claim.window, self._chunks), 1) - 1) * self.largest, claim.number or None
+        number, left = claim.cache.claim_window(kept, self.largest, old)
         if number is None:
-            raise self._too_large(claim.cache, claim.window, left + (waits - 1) * self.largest)
+            raise self._too_large(claim.cache, claim.window, left)
         claim.number, claim.largest = number, self.largest
 
     def _too_large(self, cache: Cache, window: int, left: int) -> BudgetTooSmallError:
         size, largest = _config.format_size, max(self.largest, 1)
         fits = left // largest + 1 if left >= 0 else 0
-        remedy = (
-            f"the largest window that fits is {fits}" if fits else "wait until they have ended, or use fewer workers"
-        )
+        remedy = f"the largest window that fits is {fits}" if fits else "wait until they have ended"
         chunks = max(min(window, self._chunks), 1)
         return BudgetTooSmallError(
             f"a reader with shuffle_window={max(window, 1)} keeps {chunks} chunks of up to"

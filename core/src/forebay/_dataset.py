@@ -244,9 +244,9 @@ class ChunkedDataset:
         """Chunks that a reader fetches ahead."""
         return self._source.look_ahead(self._spec.ahead)
 
-    def claim_window(self, window: int, *, rests: bool) -> AbstractContextManager[None]:
+    def claim_window(self, window: int) -> AbstractContextManager[None]:
         """See `ChunkSource.claim_window`."""
-        return self._source.claim_window(window, rests=rests)
+        return self._source.claim_window(window)
 
     def follow(
         self, order: Sequence[int], *, ahead: int, now: NDArray[np.int64], then: NDArray[np.int64]

@@ -102,10 +102,7 @@ class ChunkFeed:
     def __enter__(self) -> ChunkFeed:
         plan = self._plan(0)
         with ExitStack() as stack:
-            # A worker rests, with all that it keeps, while the loop waits for another worker, rank or dataset: what
-            # those wait for must find room beside it.
-            chunks = max(plan.window, 1) * max(len(self._partitions), 1)
-            stack.enter_context(self._dataset.claim_window(chunks, rests=True))
+            stack.enter_context(self._dataset.claim_window(plan.window * max(len(self._partitions), 1)))
             now, then = (_interleaved(each, self._partitions) for each in (plan, self._then))
             self._held = self._dataset.follow(self._order, ahead=self._ahead, now=now, then=then)
             stack.callback(self._held.close)

@@ -110,10 +110,8 @@ class ChunkSource(ABC):
     def check_window(self, window: int) -> None:
         """Refuse a reader that needs ``window`` chunks at a time where they cannot be held."""
 
-    def claim_window(self, window: int, *, rests: bool = False) -> AbstractContextManager[None]:
+    def claim_window(self, window: int) -> AbstractContextManager[None]:
         """Inside the block, no other reader's window takes the room of this one's ``window`` chunks.
-
-        ``rests`` says that this one may stop with all of them until another reader goes on.
 
         Raises:
             BudgetTooSmallError: The windows of the readers that are under way leave too little.
@@ -270,9 +268,9 @@ class CachedSource(ChunkSource):
         """Refuse a shuffle window that the budget cannot hold."""
         self._claims.check(window)
 
-    def claim_window(self, window: int, *, rests: bool = False) -> AbstractContextManager[None]:
+    def claim_window(self, window: int) -> AbstractContextManager[None]:
         """See `ChunkSource`."""
-        return self._claims.claim(window, rests=rests)
+        return self._claims.claim(window)
 
     def close(self) -> None:
         """End the sessions, close the downloader and give the engine back. A second call does nothing."""

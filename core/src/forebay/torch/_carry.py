@@ -13,21 +13,12 @@ from typing import Any
 
 from forebay import _config
 
-__all__ = ["Carried"]
+__all__ = ["Surroundings"]
 
 
-class Carried:
-    """A dataset on its way to a worker; there it is the dataset again."""
+class Surroundings:
+    """Unpickled in a worker, it makes the worker's surroundings those of the process that pickled it."""
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Arguments are unpickled in order, so the dataset is opened in the trainer's surroundings.
-        return _arrive, (_Surroundings(), self._dataset)
-
-
-class _Surroundings:
     def __reduce__(self) -> tuple[Any, ...]:
         try:
             folder = os.getcwd()
@@ -41,7 +32,3 @@ def _settle_in(variables: Mapping[str, str], folder: str | None) -> None:
     if folder is not None:
         with contextlib.suppress(OSError):  # it vanished meanwhile: as above
             os.chdir(folder)
-
-
-def _arrive(_: None, dataset: Any) -> Any:
-    return dataset

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from multiprocessing.context import get_spawning_popen
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
@@ -15,6 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from forebay._stats import Counters, merge_stats
 from forebay.exceptions import ConfigError, PrefetchClosedError
+from forebay.torch._carry import Surroundings
 from forebay.torch._control import Control
 from forebay.torch._deal import Deal
 from forebay.torch._mixture import Mixture
@@ -371,7 +373,9 @@ class Stream(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()
-        return {**self.__dict__, "_live": None, "_channel": self._told_channel()}
+        state = {**self.__dict__, "_live": None, "_channel": self._told_channel()}
+        # On the way to a worker, of whatever loader: what comes after it is opened in the trainer's surroundings.
+        return state if get_spawning_popen() is None else {"_surroundings": Surroundings(), **state}
 
 
 def _this_worker() -> tuple[int, int] | None:

@@ -27,7 +27,6 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter, _MultiP
 
 from forebay import _config
 from forebay.exceptions import ConfigError, WorkerCrashedError
-from forebay.torch._carry import Carried
 from forebay.torch._inbox import Inbox
 
 __all__ = ["WatchfulIter", "end"]
@@ -233,8 +232,7 @@ class _WithStart:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader
-        context: Any = loader.multiprocessing_context
-        self.dataset = loader.dataset if context.get_start_method() == "fork" else Carried(loader.dataset)
+        self.dataset = loader.dataset
         self.worker_init_fn = _Start(loader.worker_init_fn)
 
     def __getattr__(self, name: str) -> Any:
