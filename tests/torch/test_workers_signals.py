@@ -58,9 +58,9 @@ def gate() -> Gate:
 
 @pytest.fixture
 def server(tmp_path: Path, gate: Gate) -> Iterator[FaultServer]:
-    """After the first four batches the store stalls, until the gate opens."""
+    """After the first five batches the store stalls, until the gate opens."""
     with FaultServer() as running:
-        for name in put_dataset(running, tmp_path)[4:]:
+        for name in put_dataset(running, tmp_path)[2:]:
             running.script(name, Fault(gate=gate), times=None)
         yield running
         gate.open()
@@ -185,6 +185,6 @@ def test_leaving_early_is_quiet(server: FaultServer, tmp_path: Path, method: str
         program.line()
     begin = time.monotonic()
     code, _, err = program.finish()
-    assert time.monotonic() - begin < DEADLINE
+    assert time.monotonic() - begin < 8  # torch gives each worker five seconds, one after the other
     assert (code, err) == (3 if what == "exit" else 0, "")
     assert_clean(tmp_path / "cache")
