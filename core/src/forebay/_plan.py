@@ -209,7 +209,7 @@ class Lane:
         self._position = position
         if not self._window or self._base <= position < self._end or position >= self.length:
             return
-        # What comes before a place is no more than the chunks before it hold: this one begins at the position or earlier.
+        # What comes before a place is no more than the chunks before it hold: this one begins in time.
         place = int(self._ends.searchsorted(position, side="right")) - 1
         if self._base <= position and self._place + 1 >= place:
             place, base = self._place + 1, self._end
