@@ -123,7 +123,7 @@ class ChunkFeed:
         chunks: list[NDArray[np.int64]] = []
         offsets: list[NDArray[np.int64]] = []
         tracks = []
-        for number, partition, first, stop in runs:
+        for number, partition, first, stop in _joined(runs):
             track = self._track(number, partition)
             track.lane.seek(first)
             places, within = track.lane.take(stop - first)
@@ -248,6 +248,17 @@ class ChunkFeed:
             for (number, partition), track in self._tracks.items()
             if number == 0 and partition in self._partitions
         )
+
+
+def _joined(runs: Sequence[FeedRun]) -> list[FeedRun]:
+    """The same samples in fewer runs: those of a reader that has every step go on where the one before ends."""
+    joined: list[FeedRun] = []
+    for run in runs:
+        if joined and joined[-1][:2] == run[:2] and joined[-1][3] == run[2]:
+            joined[-1] = (*joined[-1][:3], run[3])
+        else:
+            joined.append(run)
+    return joined
 
 
 def _interleaved(plan: EpochPlan, partitions: Sequence[int]) -> NDArray[np.int64]:
