@@ -45,6 +45,8 @@ ANSWERS = (
     Case(404, "NoSuchKey", ObjectNotFoundError, "no such object"),
     Case(404, "NoSuchBucket", ObjectNotFoundError, "no such bucket"),
     Case(404, "NoSuchVersion", ObjectNotFoundError),
+    Case(404, "", ObjectNotFoundError, "no such object or bucket"),
+    Case(500, "500", ServerError, "500 Internal Server Error"),
     Case(403, "AccessDenied", AccessDeniedError, "missing object looks so too"),
     Case(403, "AllAccessDisabled", AccessDeniedError),
     Case(403, "InvalidAccessKeyId", AuthenticationError, "access_key_id"),
