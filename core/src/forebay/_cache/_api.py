@@ -22,10 +22,12 @@ class Cache(ABC):
     Attributes:
         directory: The real path of the directory.
         evictions: Chunks that this process evicted.
+        read_only: Nothing can be fetched or removed here: what cannot be verified is all there is.
     """
 
     directory: Path
     evictions: int = 0
+    read_only: bool = False
     layout: Layout
 
     @property

@@ -19,6 +19,7 @@ __all__ = [
     "adopt",
     "begin_run",
     "files_below",
+    "find_dead",
     "is_dataset",
     "is_ours",
     "reap",
@@ -36,6 +37,18 @@ def reap(ledger: Ledger, mine: int | None) -> int:
     if buried:
         _forget_missing(ledger)
     return buried
+
+
+def find_dead(ledger: Ledger, mine: int | None) -> list[int]:
+    """The dead holders, which stay as they are."""
+    dead = []
+    for holder, token in ledger.read(lambda connection: connection.execute("SELECT id, token FROM holders").fetchall()):
+        claim = None if holder == mine else claim_if_dead(ledger.layout.holders, token)
+        if claim is not None:
+            dead.append(holder)
+            if claim >= 0:
+                os.close(claim)
+    return dead
 
 
 def _forget_missing(ledger: Ledger) -> None:
