@@ -82,8 +82,8 @@ class Cache(ABC):
         """Whether a look-ahead for ``chunk``, of ``total`` bytes, would be granted its room now, or need none."""
 
     @abstractmethod
-    def starving(self) -> float:
-        """Seconds since the first of those who wait for room, for a reader, began to fetch; 0 where nobody waits."""
+    def starving(self) -> list[int]:
+        """The flights that wait for room, for a reader, in the order in which they get it."""
 
     @abstractmethod
     def room_beside(self, chunks: Iterable[ChunkKey]) -> int:

@@ -85,9 +85,9 @@ class ReadOnlyCache(Cache):
         """See `Cache`: nothing is fetched here."""
         return True
 
-    def starving(self) -> float:
+    def starving(self) -> list[int]:
         """See `Cache`: nobody waits for room here."""
-        return 0.0
+        return []
 
     def room_beside(self, chunks: Iterable[ChunkKey]) -> int:
         """See `Cache`: nothing is fetched here."""

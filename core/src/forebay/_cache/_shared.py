@@ -205,7 +205,7 @@ class SharedCache(Cache):
             )
         )
 
-    def starving(self) -> float:
+    def starving(self) -> list[int]:
         """See `Cache`."""
         return self._ledger.read(_room.starving)
 
