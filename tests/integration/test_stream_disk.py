@@ -149,7 +149,7 @@ def test_a_full_cache_on_a_disk_mounted_read_only_is_read(
 def test_a_read_only_cache_is_read_where_no_digest_can_be(
     server: FaultServer, disk: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    """Risk F1, F6: an index like litdata's own promises no digest; the ledger is lost, or needs to be written to be read."""
+    """Risk F1, F6: an index like litdata's own promises no digest, and the ledger cannot be read."""
     index = json.loads(server.get("plain/index.json") or b"")
     for chunk in index["chunks"]:
         del chunk["digest"]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from forebay import _config
-from forebay._cache._holders import claim_if_dead, sweep_unlisted
+from forebay._cache._holders import claim_if_dead, sweep_indexes, sweep_unlisted
 from forebay._cache._layout import FINAL, TEMP, Layout, Trash, empty_trash, remove
 from forebay._cache._ledger import Ledger
 from forebay._cache._platform import boot_id
@@ -116,8 +116,9 @@ def begin_run(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> N
 
 
 def sweep(connection: sqlite3.Connection, layout: Layout) -> None:
-    """Remove lock files that no row names, and small files that were never finished."""
+    """Remove lock files of nobody who lives, and small files that were never finished."""
     layout.sweep_births()
+    sweep_indexes(layout.indexes)
     sweep_unlisted(layout.holders, {token for (token,) in connection.execute("SELECT token FROM holders").fetchall()})
 
 
