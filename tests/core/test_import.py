@@ -91,7 +91,7 @@ def test_top_level_modules_without_underscore_are_the_documented_ones() -> None:
     folder = Path(forebay.__file__).parent
     found = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     public = {name for name in found if not name.startswith("_")}
-    assert public == {"cli", "downloader", "exceptions", "hookspecs", "testing", "types", *MODULES}
+    assert public == {"cli", "downloader", "exceptions", "hookspecs", "testing", "torch", "types", *MODULES}
 
 
 def test_exceptions_is_the_module() -> None:

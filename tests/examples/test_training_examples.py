@@ -27,7 +27,7 @@ def test_example_runs_and_tells_the_end(name: str, told: list[str], tmp_path: Pa
         done = subprocess.run(
             [sys.executable, str(TRAINING / f"{name}.py")],
             cwd=tmp_path,
-            env=environment | {"NO_PROXY": "*"},
+            env=environment | {"NO_PROXY": "*", "TMPDIR": str(tmp_path)},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

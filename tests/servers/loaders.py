@@ -26,6 +26,7 @@ __all__ = [
     "indices",
     "loop_locals",
     "raise_stranger",
+    "threads",
 ]
 
 
@@ -63,6 +64,11 @@ def indices(items: list[dict[str, Any]]) -> list[int]:
 def as_pairs(items: list[dict[str, Any]]) -> list[tuple[int, int]]:
     """The numbers of a batch's items, each with the pid of who read it."""
     return [(item["index"], os.getpid()) for item in items]
+
+
+def threads(items: list[dict[str, Any]]) -> tuple[int, int]:
+    """How many items there are, and how many threads the worker has."""
+    return len(items), psutil.Process().num_threads()
 
 
 def raise_stranger(items: list[dict[str, Any]]) -> list[int]:

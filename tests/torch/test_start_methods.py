@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import multiprocessing
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 from servers.datasets import put_dataset
-from servers.loaders import FolderDownloader, as_pairs, indices
+from servers.loaders import FolderDownloader, as_pairs, indices, threads
 from servers.moto import Moto
 
 import forebay
@@ -323,6 +324,19 @@ def test_dataset_that_holds_what_cannot_be_pickled(server: FaultServer, tmp_path
             iter(loader)
         dataset.extra = None
         assert len(list(loader)) == 40
+
+
+def test_inside_of_a_running_loop_with_few_threads_a_worker(server: FaultServer, tmp_path: Path) -> None:
+    """J8, J10: a notebook has a loop already; what a worker has of threads is bounded."""
+    put_dataset(server, tmp_path)
+
+    async def main() -> list[tuple[int, int]]:
+        with StreamingDataset(server.url(), cache_dir=tmp_path / "cache") as dataset:
+            return list(StreamingDataLoader(dataset, batch_size=4, num_workers=2, collate_fn=threads))
+
+    found = asyncio.run(main())
+    assert sum(count for count, _ in found) == 40
+    assert max(number for _, number in found) <= 16 + 2 * (os.cpu_count() or 1)
 
 
 def test_workers_have_the_surroundings_of_their_trainer(

@@ -194,19 +194,22 @@ def test_errors_of_a_store_reach_the_loop_as_what_they_are(
         assert broken in str(caught.value)
         assert "http" in str(caught.value)
         assert got == list(range(len(got)))
+        assert_clean(tmp_path / "cache")  # also while the error, and with it the loop's frame, is kept
         server.unscript()
         assert sorted(index for batch in loader for index in batch) == list(range(40))
     assert_clean(tmp_path / "cache")
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_errors_of_strangers_keep_their_class(server: FaultServer, tmp_path: Path, persistent: bool) -> None:
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_errors_of_strangers_keep_their_class(
+    server: FaultServer, tmp_path: Path, workers: int, persistent: bool
+) -> None:
     """A2: raised by a backend of somebody else, and by collate_fn; the loader can be iterated again."""
     put_dataset(server, tmp_path)
     forebay.register_downloader("broken-lake", BrokenDownloader)
     try:
         with StreamingDataset(f"broken-lake:/{tmp_path / 'dataset'}", cache_dir=tmp_path / "lake") as dataset:
-            loader = StreamingDataLoader(dataset, batch_size=4, num_workers=2, persistent_workers=persistent)
+            loader = StreamingDataLoader(dataset, batch_size=4, num_workers=workers, persistent_workers=persistent)
             for _ in range(2):
                 with pytest.raises(Broken, match=r"chunk-0-0\.bin today"):
                     list(loader)
@@ -214,12 +217,15 @@ def test_errors_of_strangers_keep_their_class(server: FaultServer, tmp_path: Pat
         forebay.unregister_downloader("broken-lake")
     with StreamingDataset(server.url(), cache_dir=tmp_path / "cache") as dataset:
         loader = StreamingDataLoader(
-            dataset, batch_size=4, num_workers=2, collate_fn=raise_stranger, persistent_workers=persistent
+            dataset, batch_size=4, num_workers=workers, collate_fn=raise_stranger, persistent_workers=persistent
         )
         for _ in range(2):
             got: list[list[int]] = []
-            with pytest.raises(Broken, match="item 20"):
+            with pytest.raises(Broken, match="item 20") as caught:
                 got.extend(loader)
+            if not persistent:
+                assert_clean(tmp_path / "cache")  # also while the error is kept
+            del caught
             assert got == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
         del loader
     assert_clean(tmp_path / "cache")
