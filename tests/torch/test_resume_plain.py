@@ -86,6 +86,34 @@ def test_a_plain_loader_that_is_left_early_begins_the_epoch_anew(url: str, unbro
 
 
 @pytest.mark.parametrize("persistent", [False, True])
+def test_a_position_that_only_a_plain_loaders_workers_know_is_not_made_up(
+    dataset: StreamingDataset, unbroken: list[list[list[int]]], persistent: bool
+) -> None:
+    """Risk H4, H11: between epochs the dataset knows; within one it would tell the begin, and all would come again."""
+    loader = DataLoader(dataset, batch_size=BATCH, num_workers=2, persistent_workers=persistent, **WORKERS)
+    for epoch in range(2):
+        assert dataset.state_dict()["epoch"] == epoch
+        batches = iter(loader)
+        assert [next(batches) for _ in range(2)] == unbroken[epoch][:2]
+        with pytest.raises(ConfigError, match="StreamingDataLoader"):
+            dataset.state_dict()
+        assert list(batches) == unbroken[epoch][2:]
+    assert dataset.state_dict()["consumed"] == 0
+    list(islice(loader, 2))
+    with pytest.raises(ConfigError, match="StreamingDataLoader"):
+        dataset.state_dict()
+    assert list(dataset) == flat(unbroken[2])
+    assert (dataset.state_dict()["consumed"], dataset.epoch) == (COUNT, 3)
+    list(islice(loader, 2))
+    dataset.set_epoch(1)
+    assert dataset.state_dict()["epoch"] == 1
+    list(islice(loader, 2))
+    dataset.load_state_dict({**StreamingDataset(dataset.url, **ORDER).state_dict(), "epoch": 2, "consumed": 2 * BATCH})
+    assert dataset.state_dict()["consumed"] == 2 * BATCH
+    assert list(loader) == unbroken[2][2:]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
 def test_a_plain_loader_with_workers_begins_at_a_loaded_position(
     dataset: StreamingDataset, unbroken: list[list[list[int]]], persistent: bool
 ) -> None:

@@ -12,6 +12,8 @@ __all__ = ["Control"]
 
 #: Workers that can mark how far they are; where there are more, a plain loader's epochs do not advance by themselves.
 MARKS = 1024
+#: Mark of a worker that began its share; at its end the mark is the next epoch.
+_BEGUN = -1
 _EPOCH, _START, _EPOCH_IS_SET, _RANK, _WORLD, _PARTITIONS, _BATCH, _DROP_LAST, _ROUND, _FIRST_MARK = range(10)
 
 
@@ -59,7 +61,7 @@ class Control:
         """Note that a worker of a plain loader starts; ``at_end``: behind the last sample of its share."""
         self._advance(workers)
         if worker < MARKS and not at_end:
-            self.cells[_FIRST_MARK + worker] = 0
+            self.cells[_FIRST_MARK + worker] = _BEGUN
 
     def finish(self, worker: int, workers: int, *, epoch: int, round: int) -> None:
         """Note that a worker of a plain loader has read its share of ``epoch`` to the end, begun in ``round``.
@@ -72,6 +74,11 @@ class Control:
             self.cells[_FIRST_MARK + worker] = epoch + 1
         self._advance(workers)
 
+    @property
+    def is_being_read(self) -> bool:
+        """Whether workers of a plain loader began an epoch that they did not all read to its end."""
+        return bool(self.cells[_FIRST_MARK:].any())
+
     def begin_round(self) -> None:
         """Forget how far the workers are."""
         self.round += 1
@@ -80,7 +87,7 @@ class Control:
     def _advance(self, workers: int) -> None:
         marks = self.cells[_FIRST_MARK : _FIRST_MARK + workers]
         ended = int(marks[0])
-        if ended and workers <= MARKS and bool((marks == ended).all()):
+        if ended > 0 and workers <= MARKS and bool((marks == ended).all()):
             self.start = 0
             if not self.epoch_is_set:
                 self.epoch = ended

@@ -14,7 +14,7 @@ from forebay.exceptions import ConfigError, PrefetchClosedError
 from forebay.torch._control import Control
 from forebay.torch._reading import StepItems
 from forebay.torch._start import check_travellers, choose_context
-from forebay.torch._stream import Live, Stream
+from forebay.torch._stream import Live, Stream, checked_int
 from forebay.torch._workers import WatchfulIter, end
 from forebay.types import Stats
 
@@ -77,10 +77,9 @@ class StreamingDataLoader(DataLoader[Any]):
                 option="dataset",
             )
         _refuse(others)
-        if isinstance(batch_size, bool) or not (batch_size is None or (isinstance(batch_size, int) and batch_size > 0)):
-            raise ConfigError(
-                f"batch_size must be None or an int of at least 1, not {batch_size!r}", option="batch_size"
-            )
+        batch_size = checked_int("batch_size", batch_size, 1)
+        num_workers = checked_int("num_workers", num_workers, 0) or 0
+        prefetch_factor = checked_int("prefetch_factor", prefetch_factor, 1)
         collate = collate_fn or (default_convert if batch_size is None else default_collate)
         context = None
         if num_workers:

@@ -151,13 +151,24 @@ class Stream(IterableDataset[Any]):
             raise ConfigError(f"epoch must be an int of at least 0, not {epoch!r}", option="epoch")
         if epoch != self._control.epoch:
             self._control.epoch, self._control.start = epoch, 0
+            self._control.begin_round()
             self._resume = None
         self._live = None
         self._control.epoch_is_set = True
 
     def state_dict(self) -> dict[str, Any]:
-        """The position behind the last sample that was taken, as plain JSON-able values of a few hundred bytes."""
+        """The position behind the last sample that was taken, as plain JSON-able values of a few hundred bytes.
+
+        Raises:
+            ConfigError: The workers of a plain ``DataLoader`` are inside of an epoch: only they know how far.
+        """
         self._settle()
+        if (self._live is None or self._live.ended) and self._control.is_being_read and _this_worker() is None:
+            raise ConfigError(
+                "the workers of a plain DataLoader are inside of an epoch, and this process is not told how far: save"
+                " the state of a StreamingDataLoader, or of torchdata's StatefulDataLoader; or call this between epochs",
+                option="num_workers",
+            )
         position = self._begin_at() if self._live is None else self._live.position()
         return make_state(position, partitions=self._control.partitions, description=self._description())
 
@@ -300,6 +311,8 @@ class Stream(IterableDataset[Any]):
             return
         self._resume = None
         control.start = 0
+        if control.is_being_read:  # by workers of a plain loader that was left early, most likely
+            control.begin_round()
         if not control.epoch_is_set:
             control.epoch = live.begun.epoch + 1
 
