@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from forebay import _registry
 from forebay._prefetch import before_exit, keep_thread
-from forebay._source import close_downloader, location
+from forebay._source import close_downloader
 from forebay.downloader import Downloader
 from forebay.exceptions import AccessDeniedError, AuthenticationError
 
@@ -31,7 +31,11 @@ def shared_downloader(resolved: _registry.Resolved, root: str) -> Downloader:
     keep_thread()  # the open downloaders belong to its loop
     options = tuple(sorted((name, repr(value)) for name, value in resolved.options.items()))
     # The environment may name another store than it did: what is read there would be cached as this one's.
-    key = (os.getpid(), resolved.cls, root, options, location(resolved))
+    # Not `location`: that names the object too, and each would have connections and credentials of its own.
+    where = tuple(
+        sorted((name, repr(value)) for name, value in resolved.cls.location_options(resolved.options).items())
+    )
+    key = (os.getpid(), resolved.cls, root, options, where)
     with _lock:
         known = _kept.pop(key, None)
         opened = known if known is not None else _registry.make(resolved, root)
