@@ -135,6 +135,13 @@ class TestOneRule:
                     read(cloud, driver, server.url())
                 assert read(cloud, driver, server.url(), verify_tls=False) == BODY, "nobody is looked up there"
 
+    def test_server_without_tls_is_no_fault_of_a_certificate(self, cloud: str, driver: str) -> None:
+        """M1, M6: http:// was meant; no certificate helps, and no second try."""
+        with FaultServer() as plain, pytest.raises(StorageError, match="http://") as error:
+            read(cloud, driver, plain.url().replace("http:", "https:"))
+        assert type(error.value) is StorageError
+        assert "certificate" not in str(error.value)
+
     def test_proxy_and_no_proxy(self, cloud: str, driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """M7: aiohttp, botocore and azure-core each have a rule of their own for NO_PROXY."""
         with FaultServer() as proxy:

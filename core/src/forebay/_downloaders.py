@@ -31,6 +31,7 @@ def shared_downloader(resolved: _registry.Resolved, root: str) -> Downloader:
     keep_thread()  # the open downloaders belong to its loop
     options = tuple(sorted((name, repr(value)) for name, value in resolved.options.items()))
     # The environment may name another store than it did: what is read there would be cached as this one's.
+    # Not `location`: that names the object too, and each would have connections and credentials of its own.
     where = tuple(
         sorted((name, repr(value)) for name, value in resolved.cls.location_options(resolved.options).items())
     )

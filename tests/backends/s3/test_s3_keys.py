@@ -117,6 +117,13 @@ def test_spellings_of_one_object(url: str, root: str, key: str) -> None:
     assert split_object(parse_url(url)) == (root, key)
 
 
+@pytest.mark.parametrize("url", ["https://bucket.s3.amazonaws.com/key", "http://127.0.0.1:9000/bucket/key"])
+def test_web_address_is_not_taken_for_a_bucket_and_a_key(url: str) -> None:
+    """Its host would be the bucket."""
+    with pytest.raises(InvalidURLError, match=r"s3://BUCKET/KEY.*endpoint_url"):
+        S3Downloader(url, {"anonymous": True})
+
+
 def test_prefix_of_the_root_is_literal_and_a_slash_at_its_end_changes_nothing(weed: Weed, opened: Open) -> None:
     weed.put("pre fix%20/#/key.bin", b"0123456789")
     for root in ("s3://bench/pre fix%20/#", "s3://bench/pre fix%20/#/"):

@@ -146,9 +146,9 @@ def test_profile_of_the_files(
 
 
 def test_profile_that_the_sdk_has_to_resolve_takes_s3fs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: FaultServer
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: FaultServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A credential_process is run by botocore, so that driver is chosen and says why."""
+    """A credential_process is run by botocore, so that driver is chosen and says why; to the log once a root."""
     (tmp_path / "keys.sh").write_text(
         '#!/bin/sh\necho \'{"Version": 1, "AccessKeyId": "AKIAPROCESS", "SecretAccessKey": "from-a-process"}\'\n'
     )
@@ -156,12 +156,17 @@ def test_profile_that_the_sdk_has_to_resolve_takes_s3fs(
     (tmp_path / "config").write_text(f"[profile tool]\ncredential_process = {tmp_path / 'keys.sh'}\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     faults.put("bucket/key.bin", b"0123456789")
-    downloader = S3Downloader("s3://bucket", {"endpoint_url": faults.url(), "profile": "tool"})
-    said = probe(downloader)
-    assert said.driver == "fsspec"
-    assert "credential_process" in said.reason
-    assert downloader.download_bytes("key.bin", 2, 4) == b"2345"
-    downloader.close()
+    monkeypatch.setattr("forebay_drivers.facade._downloader._told", set())
+    for _ in range(2):
+        downloader = S3Downloader("s3://bucket", {"endpoint_url": faults.url(), "profile": "tool"})
+        said = probe(downloader)
+        assert said.driver == "fsspec"
+        assert "credential_process" in said.reason
+        assert downloader.download_bytes("key.bin", 2, 4) == b"2345"
+        downloader.close()
+    assert [one.getMessage() for one in caplog.records if one.name == "forebay.drivers"] == [
+        f"s3://bucket: driver fsspec instead of obstore: {said.reason}"
+    ]
     assert "Credential=AKIAPROCESS/" in faults.requests[0].headers["authorization"]
     asked = S3Downloader("s3://bucket", {"endpoint_url": faults.url(), "profile": "tool", "driver": "obstore"})
     with pytest.raises(ConfigError, match="credential_process"):

@@ -19,7 +19,13 @@ from servers.sftp import Sftp
 
 import forebay
 from forebay.downloader import probe
-from forebay.exceptions import InvalidURLError, ObjectNotFoundError, SizeMismatchError, UnsupportedOperationError
+from forebay.exceptions import (
+    InvalidURLError,
+    ObjectNotFoundError,
+    SizeMismatchError,
+    UnknownSchemeError,
+    UnsupportedOperationError,
+)
 from forebay.testing import FaultServer
 
 
@@ -28,6 +34,12 @@ def archive(path: Path, **objects: bytes) -> Path:
         for name, data in objects.items():
             file.writestr(f"inner/{name}", data)
     return path
+
+
+def test_bare_protocol_is_told_how_it_is_read() -> None:
+    """S4, S6: never taken for a local path, and the bridge is at hand."""
+    with pytest.raises(UnknownSchemeError, match=r"fsspec\+sftp://"):
+        forebay.open_downloader("sftp://host/folder")
 
 
 def test_archive_is_a_store_through_its_options(tmp_path: Path) -> None:

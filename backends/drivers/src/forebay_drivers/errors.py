@@ -24,7 +24,7 @@ from forebay.exceptions import (
     UnsupportedOperationError,
 )
 
-__all__ = ["STATUSES", "ErrorTable", "Meaning", "Subject", "failure", "retry_after", "status_failure"]
+__all__ = ["NO_TLS", "STATUSES", "ErrorTable", "Meaning", "Subject", "failure", "retry_after", "status_failure"]
 
 #: What a status means, for every driver. Not listed: 5xx is `ServerError`, anything else is `StorageError`.
 STATUSES: Mapping[int, type[StorageError]] = {
@@ -43,6 +43,9 @@ STATUSES: Mapping[int, type[StorageError]] = {
     503: ThrottledError,
     505: UnsupportedOperationError,
 }
+
+#: What every driver says where a handshake fails, and not for the certificate.
+NO_TLS = "no secure connection could be made: does the server speak TLS, or is its address http://?"
 
 _URL_SECRETS = re.compile(r"(https?://)(?:[^\s/@\"']*@)?([^\s?\"'<>,)]*)(\?[^\s\"'<>,)]*)?", re.IGNORECASE)
 

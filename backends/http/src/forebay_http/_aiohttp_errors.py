@@ -11,7 +11,7 @@ from forebay.exceptions import (
     StorageError,
     StorageTimeoutError,
 )
-from forebay_drivers.errors import Subject, failure
+from forebay_drivers.errors import NO_TLS, Subject, failure
 
 __all__ = ["SDK_ERRORS", "translate"]
 
@@ -25,6 +25,7 @@ _TABLE: tuple[tuple[type[BaseException], type[StorageError], str], ...] = (
         StorageError,
         "the server's certificate is not trusted; see ca_file and verify_tls",
     ),
+    (aiohttp.ClientConnectorSSLError, StorageError, NO_TLS),
     (TimeoutError, StorageTimeoutError, "no answer, or no more of the body, within the deadline"),
     (aiohttp.ClientPayloadError, IncompleteBodyError, "the body broke off"),
     (aiohttp.ClientHttpProxyError, ConnectionFailedError, "no connection through the proxy"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from forebay.exceptions import AuthenticationError, ConfigError
+from forebay._url import redact
+from forebay.exceptions import AuthenticationError, ConfigError, InvalidURLError
 from forebay.types import Access
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
@@ -29,6 +30,11 @@ class S3Downloader(TwoDriverDownloader):
 
     def __init__(self, root: str, options: Mapping[str, object] | None = None) -> None:
         super().__init__(root, options)
+        if self.root.lower().startswith(("http://", "https://")):
+            raise InvalidURLError(
+                f"{redact(self.root)} names no bucket to the s3 backend: write s3://BUCKET/KEY, and the"
+                " server as the option endpoint_url"
+            )
         self._bucket, self._prefix = split_root(self.root)
         self._settings: S3Options = parse_options(self.options, self._bucket)
 

@@ -68,7 +68,7 @@ def unknown_scheme(
     if table:
         parts.append(f", and {table} names none that would: give it a line such as backend = {_example(known)!r}")
     elif not hint:
-        parts.append(near(scheme, {*known, *famous}))
+        parts.append(near(scheme, {*known, *famous}) or _families(scheme, known))
     if hint:
         parts.append(f"; install it with: {hint}")
     parts.append(f" (installed: {', '.join(known)}" + ("" if hint else "; see forebay.register_downloader") + ")")
@@ -76,6 +76,12 @@ def unknown_scheme(
         names = ", ".join(sorted({str(plugin) for plugin in broken}))
         parts.append(f"; could not be loaded, see `forebay plugins`: {names}")
     return UnknownSchemeError("".join(parts), option="scheme")
+
+
+def _families(scheme: str, known: Sequence[str]) -> str:
+    """How a plugin with a family of schemes would be asked; only it knows which of them mean something."""
+    families = [f"{name.removesuffix('*')}{scheme}://" for name in known if name.endswith("+*")]
+    return f"; a protocol of that name is read as {' or '.join(families)}" if families else ""
 
 
 def _example(known: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ __all__ = ["TwoDriverDownloader"]
 T = TypeVar("T")
 logger = logging.getLogger("forebay.drivers")
 
+_told: set[tuple[str, str]] = set()  # roots and reasons: once a process, however many downloaders it makes
 _SECRET_LENGTH = 6  # a shorter text would be cut out of words that have nothing to do with it
 
 
@@ -56,7 +57,6 @@ class TwoDriverDownloader(Downloader):
         super().__init__(root, options)
         wanted_driver(self.options, self.name)
         self._secrets: tuple[str, ...] | None = None
-        self._told: set[str] = set()
         # One set of clients a process: after a fork the child makes its own and leaves the parent's alone.
         self._clients: dict[int, _Clients] = {}
         fork.install()
@@ -168,9 +168,10 @@ class TwoDriverDownloader(Downloader):
         raise InvalidURLError(f"{what} {key!r} under {redact(self.root)} ({self.name} backend) is refused: {no}")
 
     def _tell(self, choice: Choice) -> None:
-        if choice.fallback and choice.reason not in self._told:
-            self._told.add(choice.reason)
-            logger.warning("%s: driver fsspec instead of obstore: %s", redact(self.root), choice.reason)
+        told = (redact(self.root), choice.reason)
+        if choice.fallback and told not in _told:
+            _told.add(told)
+            logger.warning("%s: driver fsspec instead of obstore: %s", *told)
 
     def _sync(self, key: str, call: Callable[[Driver], T], *, prefix: bool = False) -> T:
         driver = self._driver()

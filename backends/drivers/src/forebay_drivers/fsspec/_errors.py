@@ -24,7 +24,7 @@ from forebay.exceptions import (
     StorageTimeoutError,
     UnsupportedOperationError,
 )
-from forebay_drivers.errors import Subject, failure, retry_after, status_failure
+from forebay_drivers.errors import NO_TLS, Subject, failure, retry_after, status_failure
 
 __all__ = ["SDK_CLASSES", "translate"]
 
@@ -40,7 +40,7 @@ _Row = tuple[type[StorageError], str]
 #: (package, class) to its meaning, for errors without a status. An error's first class that is listed counts.
 SDK_CLASSES: Mapping[tuple[str, str], _Row] = {
     ("aiohttp", "ClientConnectorCertificateError"): (StorageError, _CERTIFICATE),
-    ("aiohttp", "ClientConnectorSSLError"): (StorageError, "no secure connection could be made"),
+    ("aiohttp", "ClientConnectorSSLError"): (StorageError, NO_TLS),
     ("aiohttp", "ServerTimeoutError"): (StorageTimeoutError, _NO_ANSWER),
     ("aiohttp", "ClientPayloadError"): (IncompleteBodyError, _BODY_BROKE),
     ("aiohttp", "ClientConnectorError"): (ConnectionFailedError, _NO_CONNECTION),
@@ -154,7 +154,8 @@ def _row(exc: BaseException) -> _Row | None:
     for cls in type(exc).__mro__:
         row = SDK_CLASSES.get((cls.__module__.partition(".")[0], cls.__name__))
         if row is not None:
-            return row
+            # botocore and requests have one class for all that goes wrong with TLS.
+            return (row[0], NO_TLS) if row[1] is _CERTIFICATE and "certificate" not in str(exc).lower() else row
     if isinstance(exc, OSError) and exc.errno in _NETWORK_ERRNOS:
         return ConnectionFailedError, _BROKE
     if type(exc) is OSError and exc.errno is None and str(exc).startswith("Forbidden"):

@@ -23,7 +23,7 @@ from forebay.exceptions import (
     ThrottledError,
     UnsupportedOperationError,
 )
-from forebay_drivers.errors import Subject, failure, status_failure
+from forebay_drivers.errors import NO_TLS, Subject, failure, status_failure
 
 __all__ = ["SDK_ERRORS", "clean_cause", "status_of", "translate", "without_noise"]
 
@@ -43,6 +43,7 @@ _KINDS: tuple[tuple[str, type[StorageError], str], ...] = (
     ("kind: Redirect", StorageError, "a redirect that cannot be followed"),
     ("invalid peer certificate", StorageError, "the server's certificate is not trusted; see ca_file and verify_tls"),
     ("InvalidCertificate", StorageError, "the server's certificate is not trusted; see ca_file and verify_tls"),
+    ("InvalidMessage(", StorageError, NO_TLS),
     ("Wanted range starting at", InvalidRangeError, "the range does not lie in the object"),
     ("UnexpectedRange", ServerError, "the server answered with another range than the asked one"),
     ("NoContentRange", ServerError, "the server answered with a part that does not say where it belongs"),
