@@ -177,6 +177,7 @@ def test_files_of_its_own_that_a_dead_process_did_not_finish_go_at_once(director
     """Risk E8: with the next use, and not with one in ten minutes; what others put there stays."""
     open_cache(directory, max_bytes=1000).close()
     left = [directory / f"{name}.{'0' * 16}.tmp" for name in ("BUDGET", "FORMAT")]
+    left.append(directory / "ledger.damaged.0a1b2c3d")
     other = directory / "mine.tmp"
     for path in (*left, other):
         path.write_bytes(b"x")
