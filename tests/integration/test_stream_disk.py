@@ -175,6 +175,29 @@ def test_a_read_only_cache_is_read_where_no_digest_can_be(
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_chunk_cut_short_is_found_by_its_size_where_the_ledger_is_lost(
+    server: FaultServer, disk: Path, read_only: bool
+) -> None:
+    """Risk B9: a ledger made from the files knows their sizes as they are; the index knows what they should be."""
+    arguments: dict[str, Any] = {"cache_dir": disk / "cache", "verify": "size"}
+    with forebay.open_dataset(server.url("plain"), max_cache_bytes="1GiB", **arguments) as ds:
+        assert list(ds) == items("plain")
+    for file in (disk / "cache").glob("ledger*"):
+        file.unlink()
+    path = next((disk / "cache" / "chunks").rglob("*.bin"))
+    path.write_bytes(path.read_bytes()[:-1])
+    if read_only:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with forebay.open_dataset(server.url("plain"), **arguments) as ds:
+        if read_only:
+            with pytest.raises(CacheError, match="damaged in the cache"):
+                list(ds)
+        else:
+            assert list(ds) == items("plain")
+            assert ds.stats().chunks_fetched == 1
+
+
 def forebay_cache(what: str, directory: Path) -> subprocess.CompletedProcess[str]:
     code = [sys.executable, "-m", "forebay", "cache", what, "--cache-dir", str(directory)]
     return subprocess.run(code, capture_output=True, text=True, timeout=60, check=False)

@@ -177,6 +177,7 @@ def test_files_of_its_own_that_a_dead_process_did_not_finish_go_at_once(director
     """Risk E8: with the next use, and not with one in ten minutes; what others put there stays."""
     open_cache(directory, max_bytes=1000).close()
     left = [directory / f"{name}.{'0' * 16}.tmp" for name in ("BUDGET", "FORMAT")]
+    left.append(directory / "ledger.damaged.0a1b2c3d")
     other = directory / "mine.tmp"
     for path in (*left, other):
         path.write_bytes(b"x")
@@ -236,6 +237,26 @@ def test_a_ledger_that_breaks_under_two_processes_is_rebuilt_once_and_leases_ret
         other.call("release", chunk=1)
         assert cache.refcount(key(1).url) == 1
         assert cache.info().holders == 2
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5])
+@pytest.mark.parametrize("first", ["look", "change"])
+def test_a_log_cut_short_under_two_processes_is_a_damaged_ledger(
+    directory: Path, cache: Cache, left: float, first: str
+) -> None:
+    """Issue 4, item 6: SQLite calls it an I/O error, ends the transaction by itself."""
+    put(cache, 1)
+    with Actor(directory) as other:
+        other.call("put", chunk=2)
+        log = directory / "ledger.sqlite-wal"
+        os.truncate(log, int(log.stat().st_size * left))
+        if first == "look":
+            assert cache.info().chunks == 2
+        put(cache, 3)
+        assert other.call("acquire", chunk=1) == "Ready"
+        assert cache.refcount(key(1).url) == 2
+        assert cache.info().holders == 2
+        assert cache.verify() == []
 
 
 def test_a_holder_whose_lock_file_was_removed_registers_again(directory: Path, cache: Cache) -> None:

@@ -43,7 +43,7 @@ _SUFFIX = re.compile(rf"(?:{_PART}){{1,2}}$")
 FINAL = re.compile(rf"[0-9a-f]{{32}}(?:{_PART}){{0,2}}")
 TEMP = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{16}\.tmp")
 INDEX = re.compile(r"[0-9a-f]{32}(?:\.json(?:\.[0-9a-f]{16}\.tmp)?)?")
-_NEWBORN = re.compile(r"(?:FORMAT|BUDGET)\.[0-9a-f]{16}\.tmp")
+_NEWBORN = re.compile(r"(?:FORMAT|BUDGET)\.[0-9a-f]{16}\.tmp|ledger\.damaged\.[0-9a-f]{8}")
 #: Tries to write such a file.
 _WRITES = 20
 _BIRTH = re.compile(rf"{_NEWBORN.pattern}|lost\+found|\.DS_Store|\.nfs.*")
@@ -224,7 +224,7 @@ class Layout:
                 self._write("BUDGET", f"{budget}\n".encode())
 
     def sweep_births(self) -> None:
-        """Remove what processes left that died while they wrote a small file of the directory's own."""
+        """Remove what processes left that died while they wrote a small file here, or put a damaged ledger aside."""
         for entry in os.scandir(self.directory):
             if _NEWBORN.fullmatch(entry.name):
                 with suppress(OSError):  # gone meanwhile, or another user's

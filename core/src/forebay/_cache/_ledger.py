@@ -33,6 +33,11 @@ _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PR
 #: What SQLite says too where its log and its shared memory find no room.
 _MAYBE_FULL = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+#: What SQLite calls I/O errors: a full disk has no room for the index of its log; a file is shorter than it was left.
+_RENAMED = {
+    sqlite3.SQLITE_IOERR_SHMSIZE: sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_SHORT_READ: sqlite3.SQLITE_CORRUPT,
+}
 #: Seconds: the first wait for a locked ledger, and the longest.
 _FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.008
 #: Whoever waited so long asks this often from then on, and so comes before those who wait since a moment ago.
@@ -41,8 +46,7 @@ _PATIENCE, _LAST_WAIT = 0.006, 0.001
 
 def _code(exc: sqlite3.Error) -> int:
     code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    # What SQLite calls an I/O error where a full disk has no room for the index of its log.
-    return sqlite3.SQLITE_FULL if code == sqlite3.SQLITE_IOERR_SHMSIZE else code & 0xFF
+    return _RENAMED.get(code, code & 0xFF)
 
 
 class Ledger:
@@ -115,7 +119,8 @@ class Ledger:
             try:
                 return work(connection)
             finally:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # some errors end it
+                    connection.execute("ROLLBACK")
 
         return self._attempt(consistent)
 

@@ -19,9 +19,6 @@ from forebay.types import CacheInfo
 
 __all__ = ["ReadOnlyCache"]
 
-#: The digest of no file: that of a chunk whose file has another size than was published.
-_OF_OTHER_BYTES = "xxh3-64:of-other-bytes"
-
 
 class ReadOnlyCache(Cache):
     """See `Cache`. Chunks are found by their names, no lease is taken, and what is missing is an error."""
@@ -56,9 +53,13 @@ class ReadOnlyCache(Cache):
                 " make the directory writable for it, or choose another with cache_dir= or FOREBAY_CACHE_DIR",
                 path=str(self.directory),
             )
-        recorded = self._recorded(name) or {"bytes": str(size)}
-        digest = recorded.get("digest") if recorded["bytes"] == str(size) else _OF_OTHER_BYTES
-        return Ready(path=Path(self.layout.final(name)), bytes=size, digest=digest, trusted=name in self._trusted)
+        recorded = self._recorded(name) or {}
+        return Ready(
+            path=Path(self.layout.final(name)),
+            bytes=int(recorded.get("bytes") or size),
+            digest=recorded.get("digest"),
+            trusted=name in self._trusted,
+        )
 
     def poll(self, chunk: ChunkKey, *, hard: bool) -> Ready | Busy | Flight:
         """See `Cache`."""

@@ -292,12 +292,13 @@ class Engine:
             return True
         try:
             if request.verify == "size":
-                sound = (await self.steady(os.stat, ready.path)).st_size == ready.bytes
+                sound = await self._has_its_size(request, ready)
             else:
                 # A ledger that was lost knows no digests; what the index promises is as good, and nothing is not.
                 promised = ready.digest or request.source.digest
                 if promised is None:
-                    sound = self.cache.read_only and self._fits(request, ready)
+                    self._tell_unverified()
+                    sound = self.cache.read_only and await self._has_its_size(request, ready)
                 else:
                     sound = await self.steady(file_digest, ready.path) == promised
         except FileNotFoundError:
@@ -306,15 +307,18 @@ class Engine:
             await self.steady(self.cache.trust, request.key)
         return sound
 
-    def _fits(self, request: ChunkRequest, ready: Ready) -> bool:
-        """Whether a chunk that cannot be fetched anew, and of which no digest is known, has the size that it should."""
-        if not self._told_unverified:
+    async def _has_its_size(self, request: ChunkRequest, ready: Ready) -> bool:
+        """Whether the file is as large as was published, and as the index says: a ledger made anew knows only files."""
+        size = (await self.steady(os.stat, ready.path)).st_size
+        return size == ready.bytes and request.source.expected_decoded in (None, size)
+
+    def _tell_unverified(self) -> None:
+        if self.cache.read_only and not self._told_unverified:
             self._told_unverified = True
             logger.warning(
                 "no digest of the chunks in %s can be read, there or in the index: their sizes are compared instead",
                 self.cache.directory,
             )
-        return request.source.expected_decoded in (None, ready.bytes)
 
     async def _heal(self, request: ChunkRequest, ready: Ready, *, again: bool) -> None:
         await self.steady(self.cache.discard, request.key)
