@@ -59,9 +59,7 @@ def test_the_dataset_takes_every_argument_of_open_dataset() -> None:
         ({"num_workers": 1, "multiprocessing_context": "threads"}, "multiprocessing_context", "none of fork"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_remedy(
-    url: str, arguments: dict[str, Any], option: str, remedy: str
-) -> None:
+def test_what_cannot_be_is_refused_with_a_remedy(url: str, arguments: dict[str, Any], option: str, remedy: str) -> None:
     """Risk A8: a look-ahead of zero batches would never give one."""
     with pytest.raises(ConfigError, match=remedy) as caught:
         StreamingDataLoader(StreamingDataset(url), **arguments)
