@@ -27,7 +27,7 @@ EPOCHS, BATCH = 3, 32
 def train(url: str, options: dict[str, object], folder: Path, *, die_at: int | None) -> None:
     """Train to the end, from the checkpoint in ``folder`` where there is one; or die at a step."""
     dataset = StreamingDataset(url, cache_dir=folder / "cache", options=options, shuffle=True, seed=1)
-    loader = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=1, collate_fn=collate)
+    loader = StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=collate)
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step = 0

@@ -12,6 +12,7 @@ from servers.fakegcs import FakeGcs
 from servers.moto import Moto
 
 import forebay
+from forebay.exceptions import InvalidURLError
 
 #: Beside each its neighbour: what it becomes where somebody decodes, cuts, folds or collapses it.
 NAMES = (
@@ -78,3 +79,28 @@ def test_a_name_that_is_also_a_folder(
         one.close()
         for key in objects:
             store.delete(f"both/{key}")
+
+
+def test_what_obstore_cannot_name_is_refused_with_the_driver_that_can(
+    place: tuple[Moto | FakeGcs | Azurite, dict[str, object]],
+) -> None:
+    """Risk O6: own bytes or a refusal that says what to do; of a listing it names the prefix as it was given."""
+    store, options = place
+    keys = ("slashes//double.bin", "slashes/end/")
+    for key in keys:
+        store.put(key, key.encode())
+    one = forebay.open_downloader(store.url, options=options)
+    try:
+        if options["driver"] == "fsspec":
+            assert {key: one.download_bytes(key) for key in keys} == {key: key.encode() for key in keys}
+            assert [info.key for info in one.list("slashes//")] == [keys[0]]
+            return
+        for key in keys:
+            with pytest.raises(InvalidURLError, match=rf"key '{key}'.*driver='fsspec' takes it"):
+                one.download_bytes(key)
+        with pytest.raises(InvalidURLError, match=r"prefix 'slashes//'.*driver='fsspec' takes it"):
+            list(one.list("slashes//"))
+    finally:
+        one.close()
+        for key in keys:
+            store.delete(key)

@@ -179,6 +179,16 @@ def test_anonymous(azurite: Azurite, weed: Weed, tmp_path: Path) -> None:
     assert found[failed(found)[-1]]["facts"]["error"] == "AccessDeniedError"
 
 
+def test_container_of_a_signed_address(azurite: Azurite, tmp_path: Path) -> None:
+    """A container's signature as the portal gives it: an address that ends with the container names no object."""
+    azurite.put("doctor/a.bin", b"bytes")
+    for slash in ("", "/"):
+        url = f"{azurite.endpoint}/{azurite.BUCKET}{slash}?{azurite.sas()}"
+        found = told(run(tmp_path, url, {"backend": "azure"}, "--json"))
+        assert list(found) == [*SETUP, "index", "list", "read", "verdict"]
+        assert not failed(found)
+
+
 def test_signature_that_has_ended_is_told_before_anything_is_asked(azurite: Azurite, tmp_path: Path) -> None:
     azurite.put("doctor/a.bin", b"bytes")
     options = without(azurite.options, "account_key")

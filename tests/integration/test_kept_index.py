@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ from servers.readers import send_indices
 
 import forebay
 from forebay import exceptions
+from forebay._cache import open_cache
 from forebay.testing import Fault, FaultServer
 
 
@@ -124,3 +129,33 @@ def test_a_fetcher_that_takes_too_long_is_not_waited_for(
     ):
         assert list(ds) == expected_items()
     assert "too long" in caplog.text or "fetched here as well" in caplog.text
+
+
+DIE_WHILE_KEEPING = """
+import os, signal, sys
+import forebay
+replace = os.replace
+os.replace = lambda a, b: os.kill(os.getpid(), signal.SIGKILL) if str(b).endswith(".json") else replace(a, b)
+forebay.open_dataset(sys.argv[1], cache_dir=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("how", ["another run", "beside a living one", "gc"])
+def test_what_a_killed_process_left_of_an_index_goes_with_the_next_use(
+    server: FaultServer, tmp_path: Path, how: str
+) -> None:
+    """Risk E2, E8: neither its temporary nor its lock stays, and nobody waits for it."""
+    put_dataset(server, tmp_path)
+    cache = tmp_path / "cache"
+    with forebay.ChunkCache(cache), ExitStack() as stack:
+        if how == "beside a living one":
+            stack.callback(open_cache(cache, max_bytes=None).close)
+        command = [sys.executable, "-c", DIE_WHILE_KEEPING, server.url(), str(cache)]
+        assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+        assert sorted(file.suffix for file in (cache / "indexes").iterdir()) == [".lock", ".tmp"]
+        if how == "gc":
+            stack.enter_context(forebay.ChunkCache(cache)).gc()
+            assert not list((cache / "indexes").iterdir())
+        else:
+            assert len(stack.enter_context(forebay.open_dataset(server.url(), cache_dir=cache))) == ITEMS
+            assert kept_file(cache).suffix == ".json"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import threading
@@ -143,6 +145,36 @@ def test_a_full_cache_on_a_disk_mounted_read_only_is_read(
         list(ds)
 
 
+@pytest.mark.parametrize("how", ["lost", "killed"])
+def test_a_read_only_cache_is_read_where_no_digest_can_be(
+    server: FaultServer, disk: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """Risk F1, F6: an index like litdata's own promises no digest, and the ledger cannot be read."""
+    index = json.loads(server.get("plain/index.json") or b"")
+    for chunk in index["chunks"]:
+        del chunk["digest"]
+    server.put("plain/index.json", json.dumps(index).encode())
+    code = [sys.executable, "-c", LEAVE_FULL, server.url("plain"), str(disk / "cache"), how]
+    subprocess.run(code, stdout=subprocess.DEVNULL, timeout=60, check=False)
+    if how == "lost":
+        for file in (disk / "cache").glob("ledger*"):
+            file.unlink()
+    path = next((disk / "cache" / "chunks").rglob("*.bin"))
+    for harmed in (False, True):
+        if harmed:
+            path.write_bytes(path.read_bytes()[:-1])
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with forebay.open_dataset(server.url("plain"), cache_dir=disk / "cache") as ds:
+            if harmed:
+                with pytest.raises(CacheError, match="damaged in the cache"):
+                    list(ds)
+            else:
+                assert list(ds) == items("plain")
+                assert ds.stats().chunks_fetched == 0
+        assert "sizes are compared" in caplog.text
+        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+
+
 def forebay_cache(what: str, directory: Path) -> subprocess.CompletedProcess[str]:
     code = [sys.executable, "-m", "forebay", "cache", what, "--cache-dir", str(directory)]
     return subprocess.run(code, capture_output=True, text=True, timeout=60, check=False)
@@ -183,7 +215,7 @@ def left_by_a_run(server: FaultServer, disk: Path, how: str) -> Iterator[None]:
 def test_a_cache_is_cleared_on_a_disk_without_any_room(server: FaultServer, disk: Path, how: str) -> None:
     """Risk D6: to remove chunks takes a ledger, and to open that takes room; clearing is what makes it."""
     with left_by_a_run(server, disk, how):
-        seen = forebay_cache("info", disk / "cache")
+        seen = forebay_cache("gc" if how == "killed" else "info", disk / "cache")
         assert seen.returncode == 1
         assert "disk is full" in seen.stderr
         assert "forebay cache clear" in seen.stderr
@@ -195,6 +227,29 @@ def test_a_cache_is_cleared_on_a_disk_without_any_room(server: FaultServer, disk
         assert forebay_cache("info", disk / "cache").returncode == 0
     with forebay.open_dataset(server.url("plain"), cache_dir=disk / "cache", max_cache_bytes="1GiB") as ds:
         assert list(ds) == items("plain")
+
+
+def test_looking_at_a_full_disk_shows_the_living_without_the_dead(server: FaultServer, disk: Path) -> None:
+    """Risk D6: the dead cannot be buried for want of room; whoever looks on is told of the living all the same."""
+    with (
+        forebay.open_dataset(server.url("plain"), cache_dir=disk / "cache", prefetch=0) as ds,
+        left_by_a_run(server, disk, "killed"),
+        forebay.ChunkCache(disk / "cache") as cache,
+    ):
+        chunks = len(list((disk / "cache" / "chunks").rglob("*.bin")))
+        for _ in range(2):  # looking changes nothing
+            info = cache.info()
+            assert (info.chunks, info.leases, info.holders) == (chunks, 0, 1)
+        assert cache.refcount(server.url("plain/chunk-0-9.bin")) == 0
+        report = cache.report()
+        assert (report.dead, [process.pid for process in report.processes]) == (1, [os.getpid()])
+        assert cache.verify() == []
+        seen = forebay_cache("info", disk / "cache")
+        assert seen.returncode == 0, seen.stderr
+        assert "1, what they held is given back" in seen.stdout
+        (disk / "ballast").unlink()
+        assert list(ds) == items("plain")
+        assert cache.info().leases == 0
 
 
 def test_clearing_what_is_empty_on_a_full_disk_does_not_send_in_circles(disk: Path) -> None:

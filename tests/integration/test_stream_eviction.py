@@ -28,10 +28,12 @@ def server() -> Iterator[FaultServer]:
         yield running
 
 
-def half(server: FaultServer, folder: Path, monkeypatch: pytest.MonkeyPatch, prefetch: int) -> dict[str, Any]:
+def half(
+    server: FaultServer, folder: Path, monkeypatch: pytest.MonkeyPatch, prefetch: int, per_chunk: int = PER_CHUNK
+) -> dict[str, Any]:
     """Put a dataset of equal chunks; what to open it with, so that half of them fit into the cache."""
     monkeypatch.setenv("FOREBAY_PREFETCH_MIN", "0")
-    names = put_dataset(server, folder, count=ITEMS, per_chunk=PER_CHUNK)
+    names = put_dataset(server, folder, count=CHUNKS * per_chunk, per_chunk=per_chunk)
     (size,) = {(folder / "dataset" / name).stat().st_size for name in names}
     assert len(names) == CHUNKS
     return {"cache_dir": folder / "cache", "max_cache_bytes": CHUNKS // 2 * size, "prefetch": prefetch}
@@ -115,4 +117,26 @@ def test_four_ranks_of_one_plan_fetch_half_of_the_data_an_epoch(
     """Each knows the others' plans and places through the ledger, and does not evict what they read soon."""
     arguments = half(server, tmp_path, monkeypatch, prefetch)
     shares = read_as_ranks(server, {**arguments, "shuffle": shuffle, "shuffle_window": 1}, 4)
+    assert sum(shares[1:]) / len(shares[1:]) <= LIMIT, shares
+
+
+@pytest.mark.parametrize(("shuffle", "prefetch"), [(False, 0), (False, 3), (True, 0), (True, 3)])
+def test_ranks_of_a_stream_in_step_fetch_half_of_the_data_an_epoch(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool, prefetch: int
+) -> None:
+    """A rank says what it has read before it asks for more, and nothing that it has only planned to read."""
+    forebay_torch = pytest.importorskip("forebay.torch")
+    per_chunk = 8
+    arguments = half(server, tmp_path, monkeypatch, prefetch, per_chunk)
+    arguments |= {"shuffle": shuffle, "shuffle_window": 1, "partitions": 4, "batch_size": 4, "world_size": 4}
+    streams = [forebay_torch.StreamingDataset(server.url(), rank=rank, **arguments) for rank in range(4)]
+    shares = []
+    for _ in range(EPOCHS):
+        server.forget_requests()
+        steps = list(zip(*streams, strict=True))  # one sample of each rank at a time
+        assert sorted(int(item["index"]) for step in steps for item in step) == list(range(per_chunk * CHUNKS))
+        shares.append(fetched_from(server) / CHUNKS)
+    assert sum(stream.stats().chunks_fetched for stream in streams) == sum(shares) * CHUNKS
+    for stream in streams:
+        stream.close()
     assert sum(shares[1:]) / len(shares[1:]) <= LIMIT, shares

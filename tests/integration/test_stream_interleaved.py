@@ -198,6 +198,28 @@ def test_ranks_in_step_share_room_for_one_chunk(server: FaultServer, tmp_path: P
     assert time.monotonic() - begin < 4 * DEADLINE
 
 
+READ_AT_ANOTHER_TIME = """
+import sys, time
+import forebay, forebay._config
+forebay._config.wall_clock = lambda: time.time() + int(sys.argv[4])
+with forebay.open_dataset(sys.argv[1], cache_dir=sys.argv[2], max_cache_bytes=int(sys.argv[3]), prefetch=0) as ds:
+    assert len(list(ds)) == 40
+"""
+
+
+@pytest.mark.parametrize("offset", [-86400, 86400])
+def test_a_reader_at_rest_gives_way_to_one_whose_clock_is_another(
+    opened: Callable[..., forebay.ChunkedDataset], server: FaultServer, tmp_path: Path, offset: int
+) -> None:
+    """Risk A7: a clock that is set, or a container's, must not make a waiter look as if it had just come."""
+    reading = iter(opened(prefetch=0))
+    kept = next(reading)
+    code = [sys.executable, "-c", READ_AT_ANOTHER_TIME, server.url("one"), str(tmp_path / "cache"), str(PLAIN)]
+    done = subprocess.run([*code, str(offset)], capture_output=True, text=True, timeout=4 * DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [kept, *reading] == expected_items()
+
+
 HOLD = """
 import sys
 import forebay

@@ -17,8 +17,8 @@ _LIST = "/latest/meta-data/iam/security-credentials/"
 class Imds:
     """A context manager on a free loopback port.
 
-    ``busy`` is how many of the next requests it refuses (503), ``role`` the machine's (empty: it has none), and a
-    service of ``version`` 1 knows no tokens.
+    ``busy`` is how many of the next requests it refuses (503), ``role`` the machine's (empty: it has none), a service
+    of ``version`` 1 knows no tokens, and one that ``fails`` has a role and no keys of it.
     """
 
     KEY, SECRET, SESSION = "ASIAFROMTHEMACHINE", "secret-of-the-machine-0123456789", "session-of-the-machine-0123456789"
@@ -27,6 +27,7 @@ class Imds:
         self.busy = 0
         self.role = "pond-reader"
         self.version = 2
+        self.fails = False
         #: Requests by kind: ``token``, ``role``, ``keys``, ``refused``, and ``v1`` (without a token that it wants).
         self.hits: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -59,7 +60,7 @@ class Imds:
                 return (200, self.role) if self.role else (404, "")
             if path == _LIST + self.role:
                 self.hits["keys"] += 1
-                return 200, json.dumps(self._keys())
+                return 200, json.dumps({"Code": "AssumeRoleUnauthorizedAccess"} if self.fails else self._keys())
             return 404, ""
 
     def _keys(self) -> dict[str, str]:

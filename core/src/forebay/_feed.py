@@ -55,11 +55,13 @@ class _Group:
 
 @dataclass(slots=True)
 class _Planned:
-    """A batch that is known, and not yet read. ``before``: places to let go of first."""
+    """A batch that is known, and not yet read. ``before``: places to let go of first; ``reached``: how far the reader
+    is in the order that it announced, once it has read this."""
 
     count: int
     groups: list[_Group]
     before: list[int]
+    reached: int
 
 
 class ChunkFeed:
@@ -93,6 +95,8 @@ class ChunkFeed:
         self._place_of: dict[int, int] = {}
         self._uses: dict[int, int] = {}
         self._planned: deque[_Planned] = deque()
+        self._announced: _Track | None = None  # the lane whose places are those of the order that was announced
+        self._passed: dict[int, int] = {}  # how far that lane is once a place is let go of
         self._readers: dict[int, ChunkReader | None] = {}
         self._taken = -1
         #: Seconds that decoding took so far.
@@ -106,10 +110,13 @@ class ChunkFeed:
             now, then = (_interleaved(each, self._partitions) for each in (plan, self._then))
             self._held = self._dataset.follow(self._order, ahead=self._ahead, now=now, then=then)
             stack.callback(self._held.close)
+            self._end = len(now)
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # read to its end, also where its last samples lie before those of others
+            self._held.session.reached(self._end)
         self._readers.clear()
         self._stack.close()
 
@@ -123,7 +130,7 @@ class ChunkFeed:
         chunks: list[NDArray[np.int64]] = []
         offsets: list[NDArray[np.int64]] = []
         tracks = []
-        for number, partition, first, stop in runs:
+        for number, partition, first, stop in _joined(runs):
             track = self._track(number, partition)
             track.lane.seek(first)
             places, within = track.lane.take(stop - first)
@@ -136,7 +143,7 @@ class ChunkFeed:
         groups, count = self._groups(chunks, offsets, finished)
         used = {group.place for group in groups}
         before = [place for place in finished if place not in used]
-        self._planned.append(_Planned(count, groups, before))
+        self._planned.append(_Planned(count, groups, before, self._reached()))
         self._extend()
 
     def read(self) -> list[Any]:
@@ -157,13 +164,15 @@ class ChunkFeed:
                         items[slot] = item
             if group.last:
                 self._let_go(group.place)
-        self._held.session.reached(self._reached())
+        self._held.session.reached(planned.reached)
         return items
 
     def _track(self, number: int, partition: int) -> _Track:
         track = self._tracks.get((number, partition))
         if track is None:
             track = self._tracks[number, partition] = _Track(self._plan(number).lane(partition))
+            if number == 0 and list(self._partitions) == [partition]:
+                self._announced = track
         return track
 
     def _open(self, track: _Track, places: NDArray[np.int64]) -> None:
@@ -194,6 +203,8 @@ class ChunkFeed:
             if not self._uses[chunk]:
                 del self._uses[chunk]
                 finished.append(self._place_of[chunk])
+                if track is self._announced:
+                    self._passed[self._place_of[chunk]] = place + 1
         return finished
 
     def _groups(
@@ -240,6 +251,8 @@ class ChunkFeed:
 
     def _let_go(self, place: int) -> None:
         self._readers.pop(place, None)
+        # Before the release, and before the next chunk asks for room: this one is read last now.
+        self._held.session.reached(self._passed.pop(place, 0))
         self._held.session.done(place)
 
     def _reached(self) -> int:
@@ -248,6 +261,17 @@ class ChunkFeed:
             for (number, partition), track in self._tracks.items()
             if number == 0 and partition in self._partitions
         )
+
+
+def _joined(runs: Sequence[FeedRun]) -> list[FeedRun]:
+    """The same samples in fewer runs: those of a reader that has every step go on where the one before ends."""
+    joined: list[FeedRun] = []
+    for run in runs:
+        if joined and joined[-1][:2] == run[:2] and joined[-1][3] == run[2]:
+            joined[-1] = (*joined[-1][:3], run[3])
+        else:
+            joined.append(run)
+    return joined
 
 
 def _interleaved(plan: EpochPlan, partitions: Sequence[int]) -> NDArray[np.int64]:

@@ -42,12 +42,21 @@ class KeptIndex:
         path = f"{self._path}.lock"
         fd = _lock(path, _config.wait_timeout())
         try:
+            if fd is not None:
+                self._sweep()
             yield
         finally:
             if fd is not None:
                 with suppress(OSError):  # removed with the whole cache, perhaps
                     os.unlink(path)  # still locked: whoever waits for this file sees that it is gone
                 os.close(fd)
+
+    def _sweep(self) -> None:
+        """Remove what somebody left who was killed while keeping the index; he had the lock that is ours now."""
+        with suppress(OSError):  # gone meanwhile, or another user's
+            for entry in os.scandir(self._path.parent):
+                if entry.name.startswith(f"{self._path.name}.") and entry.name.endswith(".tmp"):
+                    os.unlink(entry.path)
 
     def load(self) -> tuple[str, bytes] | None:
         """Return the validator and the index, None where there is none, or a damaged one."""

@@ -140,7 +140,10 @@ class EpochPlan:
 
 
 class Drawn:
-    """The keys of one part of a chunk, counted from the part's place.
+    """The keys of one part of a chunk, counted from the part's place, in ascending order.
+
+    ``keys`` and ``samples`` are arrays of one length; ``before[d]`` is how many of the samples are read less than ``d``
+    places after the part's own.
 
     Args:
         keys: Float64 array, one key a sample, each at least 0 and below ``window``.
@@ -148,23 +151,20 @@ class Drawn:
         window: Places that the part is read over.
     """
 
-    __slots__ = ("_first", "_groups", "_keys", "_whole", "before")
+    __slots__ = ("before", "keys", "samples")
 
     def __init__(self, keys: NDArray[np.float64], first: int, window: int) -> None:
-        self._keys = keys
-        self._first = first
-        self._whole = keys.astype(np.uint16 if window < 1 << 16 else np.int64)
-        np.minimum(self._whole, window - 1, out=self._whole)  # where the product was rounded up
-        #: ``before[d]``: samples that are read less than ``d`` places after the part's own.
-        self.before = np.concatenate([[0], np.cumsum(np.bincount(self._whole, minlength=window))])
-        self._groups: NDArray[np.int64] | None = None
-
-    def between(self, begin: int, end: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Keys, counted from ``begin``, and samples of what is read from ``begin`` to ``end`` places after the own."""
-        if self._groups is None:
-            self._groups = np.argsort(self._whole, kind="stable")
-        chosen = self._groups[self.before[begin] : self.before[end]]
-        return self._keys[chosen] - begin, chosen + self._first
+        # The default sort is several times as quick as the stable one, which only equal keys need: these are rare, and
+        # the order of them is not to depend on the processor.
+        order = keys.argsort()
+        ascending = keys[order]
+        if (ascending[1:] == ascending[:-1]).any():
+            order = keys.argsort(kind="stable")
+            ascending = keys[order]
+        self.keys = ascending
+        self.samples: NDArray[np.int64] = order + first if first else order
+        self.before: list[int] = ascending.searchsorted(np.arange(window)).tolist()
+        self.before.append(len(keys))  # also where the product was rounded up
 
 
 def share(total: int, shares: int, number: int, turn: int = 0) -> int:
@@ -188,9 +188,9 @@ class Lane:
         self.length = int(self._ends[-1])
         self._position = 0
         self._drawn: dict[int, Drawn] = {}
-        # What is emitted at the current place, and the position of the first of it.
+        # What is emitted at the current place, and the positions of the first of it and behind the last.
         self._place = -1
-        self._base = 0
+        self._base = self._end = 0
         self._places = np.empty(0, np.int64)
         self._offsets = np.empty(0, np.int64)
 
@@ -201,20 +201,24 @@ class Lane:
             return len(self.chunks)
         if not self._window:
             return int(self._ends.searchsorted(self._position, side="right")) - 1
-        here = self._place + (self._position >= self._base + len(self._places))
+        here = self._place + (self._position >= self._end)
         return max(here - self._window + 1, 0)
 
     def seek(self, position: int) -> None:
         """Go to a position between 0 and the length."""
         self._position = position
-        if not self._window or self._base <= position < self._base + len(self._places) or position >= self.length:
+        if not self._window or self._base <= position < self._end or position >= self.length:
             return
+        # What comes before a place is no more than the chunks before it hold: this one begins in time.
         place = int(self._ends.searchsorted(position, side="right")) - 1
-        if self._base <= position and self._place > place:
-            place = self._place
-        while self._emitted_before(place + 1) <= position:
-            place += 1
-        self._enter(place)
+        if self._base <= position and self._place + 1 >= place:
+            place, base = self._place + 1, self._end
+        else:
+            base = self._emitted_before(place)
+        while (end := self._emitted_before(place + 1)) <= position:
+            place, base = place + 1, end
+        self._places, self._offsets = self.emission(place)
+        self._place, self._base, self._end = place, base, end
 
     def take(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return place and sample within the chunk of the next ``count`` samples, int64 each, and go on behind them."""
@@ -223,15 +227,18 @@ class Lane:
             places = self._ends.searchsorted(numbers, side="right") - 1
             self._position += count
             return places, numbers - self._ends[places] + self.firsts[places]
+        position, stop = self._position, self._position + count
+        if self._base <= position and stop <= self._end:
+            self._position = stop
+            part = slice(position - self._base, stop - self._base)
+            return self._places[part], self._offsets[part]
         taken: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        missing = count
-        while missing:
-            self.seek(self._position)
-            begin = self._position - self._base
-            end = min(begin + missing, len(self._places))
+        while position < stop:
+            self.seek(position)
+            begin, position = position - self._base, min(stop, self._end)
+            end = position - self._base
             taken.append((self._places[begin:end], self._offsets[begin:end]))
-            self._position += end - begin
-            missing -= end - begin
+        self._position = stop
         if len(taken) == 1:
             return taken[0]
         if not taken:
@@ -241,29 +248,26 @@ class Lane:
     def emission(self, place: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Place and sample within the chunk of what is read once ``place`` is there; only where there is a window."""
         self._forget(place)
-        keys, places, offsets = [], [], []
-        for source in range(max(place - self._window + 1, 0), place + 1):
-            begin = place - source
-            end = self._window if place == len(self.chunks) - 1 else begin + 1
-            own_keys, own_offsets = self._draw(source).between(begin, end)
-            keys.append(own_keys)
-            offsets.append(own_offsets)
-            places.append(np.full(len(own_keys), source, np.int64))
-        order = np.argsort(np.concatenate(keys), kind="stable")
-        return np.concatenate(places)[order], np.concatenate(offsets)[order]
-
-    def _enter(self, place: int) -> None:
-        if place != self._place:
-            self._base = self._emitted_before(place)
-            self._places, self._offsets = self.emission(place)
-            self._place = place
+        oldest, last = max(place - self._window + 1, 0), place == len(self.chunks) - 1
+        keys, offsets, counts = [], [], []
+        for source in range(oldest, place + 1):
+            drawn, begin = self._draw(source), place - source
+            part = slice(drawn.before[begin], drawn.before[-1 if last else begin + 1])
+            own = drawn.keys[part]
+            keys.append(own)
+            offsets.append(drawn.samples[part])
+            counts.append(len(own))
+        places = np.arange(oldest, place + 1).repeat(counts)
+        # Each part is in order, which a stable sort makes use of.
+        order = (np.concatenate(keys) - (place - places)).argsort(kind="stable")
+        return places[order], np.concatenate(offsets)[order]
 
     def _emitted_before(self, place: int) -> int:
         """How many samples come before those of ``place``."""
         if place >= len(self.chunks):
             return self.length
         oldest = max(place - self._window + 1, 0)
-        newer = sum(int(self._draw(source).before[place - source]) for source in range(oldest, place))
+        newer = sum([self._draw(source).before[place - source] for source in range(oldest, place)])
         return int(self._ends[oldest]) + newer
 
     def _draw(self, place: int) -> Drawn:

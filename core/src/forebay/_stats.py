@@ -90,6 +90,9 @@ def longest(stalls: Iterable[Stall]) -> list[Stall]:
 
 def merge_stats(several: Iterable[Stats]) -> Stats:
     """The sums of several counts, as of the datasets of a mixture or of the workers of a loader."""
+    several = list(several)
+    if len(several) == 1:
+        return several[0]
     sums: dict[str, float] = {}
     stages: dict[str, StageStats] = {}
     stalls: list[Stall] = []

@@ -125,6 +125,25 @@ def test_an_option_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found("az://data", account_name="lake", account_key="b3RoZXI=").auth.text == "b3RoZXI="
 
 
+LOCAL = "http://127.0.0.1:9/lake"
+
+
+@pytest.mark.parametrize("url", ["abfss://data@lake.dfs.core.windows.net/x", f"{BLOB}/data/x", "az://data/x"])
+@pytest.mark.parametrize("around", [{}, {"ACCOUNT_KEY": KEY, "ACCOUNT_NAME": "lake"}, {"CONNECTION_STRING": "other"}])
+def test_an_endpoint_in_the_options_is_where_the_account_is(
+    monkeypatch: pytest.MonkeyPatch, url: str, around: dict[str, str]
+) -> None:
+    """M1, M3: whoever says who asks, the URL's host names the account, and a key in the environment changes nothing."""
+    for name, value in around.items():
+        text = f"AccountName=lake;AccountKey={KEY};BlobEndpoint=http://127.0.0.1:8/lake"
+        monkeypatch.setenv(f"AZURE_STORAGE_{name}", text if name == "CONNECTION_STRING" else value)
+    assert found(url, account_name="lake", endpoint_url=LOCAL).endpoint == LOCAL
+    assert found(url, account_name="lake", endpoint_url=LOCAL, account_key=KEY).endpoint == LOCAL
+    text = f"AccountName=lake;AccountKey={KEY}"
+    assert found(url, connection_string=f"{text};BlobEndpoint={LOCAL}").endpoint == LOCAL
+    assert found(url, connection_string=text).endpoint == BLOB, "nobody wrote another one"
+
+
 @pytest.mark.xdist_group("azure")
 @pytest.mark.parametrize("driver", ["obstore", "fsspec"])
 def test_every_way_to_authenticate_reads(azurite: Azurite, driver: str, monkeypatch: pytest.MonkeyPatch) -> None:

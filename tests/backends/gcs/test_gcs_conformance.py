@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import pytest
 from servers.fakegcs import FakeGcs
 from servers.gcsxml import GcsXml
@@ -15,19 +12,8 @@ from forebay.testing import DownloaderConformance
 pytestmark = pytest.mark.xdist_group("gcs")
 
 
-NO_UPLOADS = "fake-gcs-server takes no upload through the XML API"
-HANGS_UP = "fake-gcs-server answers 416 and then closes the connection without saying so"
-
-
 class TestObstore(DownloaderConformance):
-    known_gaps: ClassVar[Mapping[str, str]] = {
-        "test_async_upload_can_be_read": NO_UPLOADS,
-        "test_upload_can_be_read_by_another": NO_UPLOADS,
-        "test_upload_replaces_the_object": NO_UPLOADS,
-        "test_upload_says_when_it_cannot": NO_UPLOADS,
-        "test_async_ranges_are_exact": HANGS_UP,
-        "test_empty_object_is_empty_everywhere": HANGS_UP,
-    }
+    """The emulator takes no upload of obstore's, and the backend says so."""
 
     @pytest.fixture
     def remote(self, fakegcs: FakeGcs) -> StoreRemote:

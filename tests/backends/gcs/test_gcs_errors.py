@@ -20,6 +20,7 @@ from forebay.exceptions import (
     StorageError,
     StorageTimeoutError,
     ThrottledError,
+    UnsupportedOperationError,
 )
 from forebay.testing import Fault, FaultServer
 from forebay_gcs import GcsDownloader
@@ -48,6 +49,7 @@ ANSWERS = (
     Case(403, "InvalidSecurity", AuthenticationError, "not accepted"),
     Case(403, "SignatureDoesNotMatch", AuthenticationError, "not accepted"),
     Case(400, "ExpiredToken", AuthenticationError, "expired"),
+    Case(400, "uploadType", UnsupportedOperationError, "driver='fsspec'"),
     Case(412, "PreconditionFailed", ObjectChangedError),
     Case(412, "conditionNotMet", ObjectChangedError),
     Case(416, "InvalidRange", InvalidRangeError),

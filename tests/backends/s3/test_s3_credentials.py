@@ -94,8 +94,8 @@ def test_refresh_comes_before_the_expiry_and_nobody_waits_for_it() -> None:
     assert source.get().values["access_key_id"] == "AKIANUMBER2"
 
 
-def test_failed_refresh_keeps_what_is_valid_and_is_tried_again_later() -> None:
-    """L3."""
+def test_failed_refresh_keeps_what_is_valid_and_is_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:
+    """L3; nobody waits for it, so the log tells."""
     clock = Clock()
     provider = Provider(1000, clock)
     source = CredentialSource(provider, clock=clock)
@@ -106,6 +106,7 @@ def test_failed_refresh_keeps_what_is_valid_and_is_tried_again_later() -> None:
         assert source.get().values["access_key_id"] == "AKIANUMBER1"
         settled(source)
     assert provider.calls == 2, "a pause lies between two tries"
+    assert "could not be refreshed (RuntimeError)" in caplog.text
     clock.now += 1.1
     source.get()
     settled(source)

@@ -96,7 +96,7 @@ def test_a_service_that_stays_busy_is_an_error_that_says_so(
     assert store.requests == []
 
 
-@pytest.mark.parametrize("role", ["none", "no service"])
+@pytest.mark.parametrize("role", ["none", "no keys", "no service"])
 def test_a_machine_without_an_identity_says_so_at_once(
     store: FaultServer,
     imds: Imds,
@@ -104,15 +104,20 @@ def test_a_machine_without_an_identity_says_so_at_once(
     role: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Risk L4, L6: what nobody offers is not waited for, and nothing is sent unsigned."""
-    imds.role = ""
+    """Risk L4, L6: what nobody offers is not waited for, nothing is sent unsigned, and the error says it all."""
+    imds.role = "" if role == "none" else imds.role
+    imds.fails = role == "no keys"
     if role == "no service":
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(AuthenticationError, match="there are no credentials") as caught:
         forebay.fetch("s3://bucket/0.bin", cache_dir=tmp_path, options={"endpoint_url": store.url(), "driver": driver})
     assert caught.value.attempts == 1
     assert store.requests == []
+    for word in ("0.bin", "s3 backend", "access_key_id", "anonymous", "forebay doctor"):
+        assert word in str(caught.value)
+    assert not [one for one in caplog.records if one.levelname == "WARNING"], "no word of a refresh: there was none"
 
 
 def test_a_service_of_the_first_version_is_asked_without_a_token(

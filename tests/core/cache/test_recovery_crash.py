@@ -14,6 +14,7 @@ import pytest
 from servers.cache_actor import Actor, ActorError, body, bytes_below, key, put, until, write
 
 from forebay._cache import Busy, Cache, Flight, Ready, open_cache
+from forebay._cache._layout import Layout
 from forebay.exceptions import CacheError
 
 
@@ -172,18 +173,36 @@ def test_a_damaged_budget_file_is_none(directory: Path, text: bytes) -> None:
         again.close()
 
 
-def test_files_of_its_own_that_a_dead_process_did_not_finish_go(directory: Path) -> None:
-    """Risk E8: an old one has nobody who writes it; a young one may have."""
+def test_files_of_its_own_that_a_dead_process_did_not_finish_go_at_once(directory: Path) -> None:
+    """Risk E8: with the next use, and not with one in ten minutes; what others put there stays."""
     open_cache(directory, max_bytes=1000).close()
-    old, young, other = (directory / f"{name}.tmp" for name in (f"BUDGET.{'0' * 16}", f"FORMAT.{'1' * 16}", "mine"))
-    for path in (old, young, other):
+    left = [directory / f"{name}.{'0' * 16}.tmp" for name in ("BUDGET", "FORMAT")]
+    other = directory / "mine.tmp"
+    for path in (*left, other):
         path.write_bytes(b"x")
-    for path in (old, other):
-        os.utime(path, (1, 1))
     open_cache(directory, max_bytes=None).close()
-    assert not old.exists()
-    assert young.exists()
+    assert not [path for path in left if path.exists()]
     assert other.exists()
+
+
+def test_who_makes_a_directory_and_who_sweeps_it_do_not_disturb_each_other(directory: Path) -> None:
+    """Risk E6: a file that is being written looks like one that a dead process left."""
+    layout, over = Layout(directory), threading.Event()
+    layout.prepare(private=False)
+
+    def sweep() -> None:
+        while not over.is_set():
+            layout.sweep_births()
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        for budget in range(1, 3000):
+            layout.record_budget(budget)
+            assert layout.recorded_budget() == budget
+    finally:
+        over.set()
+        sweeper.join()
 
 
 def _harm(ledger: Path, harm: str) -> None:

@@ -118,6 +118,7 @@ class _Known:
     auth: Auth | None = None
     account: str | None = None
     endpoint: str | None = None
+    own_host: bool = False  # whether somebody wrote the endpoint, or it follows from the account's name
 
 
 def access(target: AzureTarget, options: Mapping[str, object]) -> AzureAccess:
@@ -133,7 +134,7 @@ def access(target: AzureTarget, options: Mapping[str, object]) -> AzureAccess:
         account = target.account or given.account or around.account
         if around.account not in (None, account) and around.auth is not None:
             auth = Auth("chain")  # the environment's key belongs to another account
-        endpoint = target.endpoint or given.endpoint or (around.endpoint if account == around.account else None)
+        endpoint = given.endpoint or (around.endpoint if account == around.account else None)
     else:
         auth, account, endpoint = given.auth, given.account, given.endpoint
         account = account or (_variable("account_name") if endpoint is None else None)
@@ -219,7 +220,9 @@ def _from_options(target: AzureTarget, options: Mapping[str, object]) -> _Known:
         known = _from_connection_string(texts["connection_string"], "option 'connection_string'")
         auth = known.auth
     account = _agreed("account", target.account, texts["account_name"], known.account)
-    endpoint = texts["endpoint_url"] or target.endpoint or known.endpoint
+    # ``CONTAINER@ACCOUNT.dfs…`` says which account, a connection string with a BlobEndpoint where that one answers.
+    written = known.endpoint if known.own_host else None
+    endpoint = texts["endpoint_url"] or written or target.endpoint or known.endpoint
     return _Known(auth=auth, account=account, endpoint=endpoint)
 
 
@@ -279,9 +282,9 @@ def _from_connection_string(text: str, origin: str) -> _Known:
     pairs = [part.partition("=") for part in text.split(";") if part.strip()]
     fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
     if fields.get("usedevelopmentstorage", "").lower() == "true":
-        return _Known(auth=Auth("key", _EMULATOR_KEY), account=EMULATOR_ACCOUNT, endpoint=_EMULATOR)
+        return _Known(auth=Auth("key", _EMULATOR_KEY), account=EMULATOR_ACCOUNT, endpoint=_EMULATOR, own_host=True)
     account, endpoint = fields.get("accountname"), fields.get("blobendpoint")
-    account = account or _account_of(endpoint)
+    account, written = account or _account_of(endpoint), endpoint is not None
     if endpoint is None and account is not None:
         protocol = fields.get("defaultendpointsprotocol", "https")
         endpoint = f"{protocol}://{account}.blob.{fields.get('endpointsuffix', 'core.windows.net')}"
@@ -296,7 +299,7 @@ def _from_connection_string(text: str, origin: str) -> _Known:
             f"{origin} names no account (AccountName or BlobEndpoint), or neither AccountKey nor SharedAccessSignature",
             option="connection_string",
         )
-    return _Known(auth=auth, account=account, endpoint=endpoint)
+    return _Known(auth=auth, account=account, endpoint=endpoint, own_host=written)
 
 
 def _account_of(endpoint: str | None) -> str | None:

@@ -153,13 +153,14 @@ class CredentialSource:
             expires_at = expiry(values.get("expires_at"))
         except BaseException as exc:  # noqa: BLE001 - a thread's edge: the error goes to whoever waits
             with self._lock:
+                held = self._held
                 self._failures += 1
                 pause = min(_FIRST_PAUSE * 2 ** (self._failures - 1), _LAST_PAUSE)
                 self._refresh_at = self._clock() + pause * random().uniform(0.5, 1.0)
                 self._pending = None
             pending.set_exception(exc)
-            # Whoever waits has the error itself; nobody waits while the old ones are valid.
-            logger.warning("the credentials could not be refreshed (%s)", type(exc).__name__)
+            if held is not None:  # nobody waits while the old ones are valid; else whoever waits has the error itself
+                logger.warning("the credentials could not be refreshed (%s)", type(exc).__name__)
             return
         with self._lock:
             serial = 1 if self._held is None else self._held.serial + 1

@@ -157,7 +157,7 @@ def status_failure(
 ) -> StorageError:
     """The error that a refusing status stands for; ``code`` is the store's own word for it."""
     meaning = subject.table.meaning(status, code)
-    said = f"{status} {code}" if code else f"{status}{_phrase(status)}"
+    said = f"{status} {code}" if code and not code.isdigit() else f"{status}{_phrase(status)}"
     if meaning is not None:
         cls, what = meaning.error, f"{meaning.what} (the server answered {said})"
     else:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 __all__ = ["check_alive", "check_alive_async", "install", "needs_check", "note_start", "unusable_reason"]
 
-_DEADLINE = 1.5
+_DEADLINE = 1.25
 _GRACE = 0.2  # for the thread that waits
 _REMEDY = 'use multiprocessing_context="forkserver" or "spawn" to have obstore in the child too'
 _TASKS = Path("/proc/self/task")

@@ -14,6 +14,7 @@ from forebay.exceptions import (
     StorageError,
     StorageTimeoutError,
     ThrottledError,
+    UnsupportedOperationError,
 )
 from forebay_drivers.errors import ErrorTable, Meaning
 
@@ -64,9 +65,11 @@ TABLE = ErrorTable(
         "PreconditionFailed": Meaning(ObjectChangedError, "the object was replaced while it was read"),
         "conditionNotMet": Meaning(ObjectChangedError, "the object was replaced while it was read"),
         "InvalidRange": Meaning(InvalidRangeError, "the range does not lie in the object"),
+        # fake-gcs-server, of a write through the XML API, as obstore makes it.
+        "uploadType": Meaning(UnsupportedOperationError, "this emulator stores nothing so; driver='fsspec' can"),
         "requestedRangeNotSatisfiable": Meaning(InvalidRangeError, "the range does not lie in the object"),
     },
     statuses={404: Meaning(ObjectNotFoundError, "there is no such object or bucket")},
-    code_in_text=re.compile(r"(?:<Code>|\"reason\": ?\")(\w+)"),
+    code_in_text=re.compile(r"(?:<Code>|\"reason\": ?\"|\"message\": ?\"invalid )(\w+)[<\"]"),
     remedy=_REMEDY,
 )

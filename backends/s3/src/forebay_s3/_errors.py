@@ -80,7 +80,11 @@ TABLE = ErrorTable(
         "InternalError": _FAILED,
         "OperationAborted": _FAILED,
     },
-    statuses={301: Meaning(StorageError, _REGION), 307: Meaning(StorageError, _REGION)},
+    statuses={
+        404: Meaning(ObjectNotFoundError, "there is no such object or bucket"),  # of a HEAD, which has no body
+        301: Meaning(StorageError, _REGION),
+        307: Meaning(StorageError, _REGION),
+    },
     code_in_text=re.compile(r"<Code>\s*([A-Za-z0-9_.]+)\s*</Code>"),
     remedy=f"{_OPTIONS} (a missing object may look so too)",
 )

@@ -26,6 +26,7 @@ _LIFE = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
 #: Seconds; the service is one hop away, and where there is none its address answers nothing.
 _TIMEOUT = 2.0
 _NONE = "there are no credentials: no option, variable or profile gives any, and"
+_REMEDY = "see the options access_key_id, profile, credentials and anonymous, and `forebay doctor`"
 
 # One for each process, whatever it inherited.
 _sources: dict[tuple[int, str], CredentialSource] = {}
@@ -55,7 +56,8 @@ class _Machine:
             found = json.loads(self._get(_ROLES + quote(role), headers)) if role else {}
             keys = {"access_key_id": found["AccessKeyId"], "secret_access_key": found["SecretAccessKey"]}
         except (ValueError, KeyError, TypeError):
-            raise AuthenticationError(f"{_NONE} {self._where} has none for it: has the machine a role?") from None
+            why = f"{_NONE} {self._where} has none for it, as if it had no role; {_REMEDY}"
+            raise AuthenticationError(why) from None
         return {**keys, "session_token": found.get("Token"), "expires_at": found.get("Expiration")}
 
     def _token(self) -> str | None:
@@ -70,7 +72,7 @@ class _Machine:
     def _get(self, path: str, headers: Mapping[str, str]) -> str:
         status, body = self._ask("GET", path, headers)
         if status != 200:
-            raise AuthenticationError(f"{_NONE} {self._where} answered {status}: has the machine a role?")
+            raise AuthenticationError(f"{_NONE} {self._where} answered {status}; {_REMEDY}")
         return body
 
     def _ask(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str]:
@@ -96,5 +98,4 @@ class _Machine:
         try:
             connection.connect()
         except OSError:
-            why = f"{_NONE} {self._where} cannot be reached; see the options access_key_id, profile and anonymous"
-            raise AuthenticationError(why) from None
+            raise AuthenticationError(f"{_NONE} {self._where} cannot be reached; {_REMEDY}") from None

@@ -22,10 +22,12 @@ class Cache(ABC):
     Attributes:
         directory: The real path of the directory.
         evictions: Chunks that this process evicted.
+        read_only: Nothing can be fetched or removed here: what cannot be verified is all there is.
     """
 
     directory: Path
     evictions: int = 0
+    read_only: bool = False
     layout: Layout
 
     @property
@@ -80,8 +82,8 @@ class Cache(ABC):
         """Whether a look-ahead for ``chunk``, of ``total`` bytes, would be granted its room now, or need none."""
 
     @abstractmethod
-    def starving(self) -> float:
-        """Seconds since the first of those who wait for room, for a reader, began to fetch; 0 where nobody waits."""
+    def starving(self) -> list[int]:
+        """The flights that wait for room, for a reader, in the order in which they get it."""
 
     @abstractmethod
     def room_beside(self, chunks: Iterable[ChunkKey]) -> int:

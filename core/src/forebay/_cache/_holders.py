@@ -13,8 +13,9 @@ from pathlib import Path
 
 from forebay.exceptions import CacheError
 
-__all__ = ["HolderLock", "anybody_lives", "claim_if_dead", "sweep_unlisted"]
+__all__ = ["HolderLock", "anybody_lives", "claim_if_dead", "sweep_indexes", "sweep_unlisted"]
 
+_KEEPING = re.compile(r"([0-9a-f]{32}\.json)\.(?:lock|[0-9a-f]{16}\.tmp)")
 _NAME = re.compile(r"[0-9a-f]{32}\.lock|probe\.[0-9a-f]{16}")
 
 
@@ -96,3 +97,16 @@ def sweep_unlisted(folder: Path, listed: set[str]) -> None:
             if fd is not None and fd >= 0:
                 (folder / name).unlink(missing_ok=True)
                 os.close(fd)
+
+
+def sweep_indexes(folder: Path) -> None:
+    """Remove what was left by somebody who was killed while it kept an index (see `KeptIndex`), and its lock."""
+    for name in os.listdir(folder):
+        found = _KEEPING.fullmatch(name)
+        if found is not None:
+            fd = _claim(folder / f"{found[1]}.lock")
+            if fd is not None:
+                (folder / name).unlink(missing_ok=True)
+                if fd >= 0:
+                    (folder / f"{found[1]}.lock").unlink(missing_ok=True)
+                    os.close(fd)

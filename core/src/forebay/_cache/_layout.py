@@ -18,7 +18,6 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from forebay import _config
 from forebay._cache._platform import remedy_text
 from forebay._cache._types import ChunkKey
 from forebay.exceptions import CacheCorruptError, CacheError, ConfigError
@@ -43,10 +42,10 @@ _PART = r"\.(?!tmp(?:\.|$))[A-Za-z0-9_-]{1,12}"
 _SUFFIX = re.compile(rf"(?:{_PART}){{1,2}}$")
 FINAL = re.compile(rf"[0-9a-f]{{32}}(?:{_PART}){{0,2}}")
 TEMP = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{16}\.tmp")
-INDEX = re.compile(r"[0-9a-f]{32}(?:\.[0-9a-f]{1,32}\.tmp|\.json)?")
+INDEX = re.compile(r"[0-9a-f]{32}(?:\.json(?:\.[0-9a-f]{16}\.tmp)?)?")
 _NEWBORN = re.compile(r"(?:FORMAT|BUDGET)\.[0-9a-f]{16}\.tmp")
-#: Seconds after which nobody writes such a file any more.
-_NEWBORN_AGE = 600.0
+#: Tries to write such a file.
+_WRITES = 20
 _BIRTH = re.compile(rf"{_NEWBORN.pattern}|lost\+found|\.DS_Store|\.nfs.*")
 _SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys")
 _SYSTEM_DEEP = ("/usr", "/var", "/var/lib", "/var/tmp", "/tmp", "/mnt", "/media", "/Users", "/Library", "/System")
@@ -227,18 +226,23 @@ class Layout:
     def sweep_births(self) -> None:
         """Remove what processes left that died while they wrote a small file of the directory's own."""
         for entry in os.scandir(self.directory):
-            with suppress(OSError):  # gone meanwhile, or another user's
-                age = _config.wall_clock() - entry.stat(follow_symlinks=False).st_mtime
-                if _NEWBORN.fullmatch(entry.name) and age > _NEWBORN_AGE:
+            if _NEWBORN.fullmatch(entry.name):
+                with suppress(OSError):  # gone meanwhile, or another user's
                     os.unlink(entry.path)
 
     def _write(self, name: str, data: bytes) -> None:
-        temp = self.directory / f"{name}.{secrets.token_hex(8)}.tmp"
-        try:
-            temp.write_bytes(data)
-            os.replace(temp, self.directory / name)
-        finally:
-            temp.unlink(missing_ok=True)
+        for attempt in range(_WRITES):
+            temp = self.directory / f"{name}.{secrets.token_hex(8)}.tmp"
+            try:
+                temp.write_bytes(data)
+                os.replace(temp, self.directory / name)
+            except FileNotFoundError:  # whoever sweeps cannot tell us from somebody dead
+                if attempt == _WRITES - 1:
+                    raise
+            else:
+                return
+            finally:
+                temp.unlink(missing_ok=True)
 
     def _create_ledger_file(self) -> None:
         # SQLite would make it 0644 whatever the umask says, and a group could not share it. O_EXCL: a ledger that

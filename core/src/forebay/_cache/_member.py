@@ -22,7 +22,7 @@ from forebay._cache._ledger import Ledger
 from forebay._cache._plans import Plans
 from forebay._cache._room import budget_of, shrink
 from forebay._cache._types import ChunkKey, UnregisteredError
-from forebay.exceptions import CacheError
+from forebay.exceptions import CacheError, CacheFullError
 
 __all__ = ["Member"]
 
@@ -140,9 +140,31 @@ class Member:
 
     def bury_dead(self) -> int:
         """Bury dead holders; returns how many."""
-        buried = _recover.reap(self.ledger, self._number)
+        try:
+            buried = _recover.reap(self.ledger, self._number)
+        except CacheFullError:  # no room to say that they are dead; but what they left to remove went, and makes some
+            buried = _recover.reap(self.ledger, self._number)
         self.buried += buried
         return buried
+
+    def look(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        """Read the ledger as it is without the dead; ``work`` is told how many of them were found.
+
+        Where the disk is so full that they cannot be buried, they are hidden for the length of this one look.
+        """
+        try:
+            self.bury_dead()
+        except CacheFullError:
+            dead = _recover.find_dead(self.ledger, self._number)
+        else:
+            dead = []
+        found = self.buried + len(dead)
+
+        def past(connection: sqlite3.Connection) -> T:
+            _rows.hide(connection, dead)
+            return work(connection, found)
+
+        return self.ledger.read(past)
 
     def leave(self) -> None:
         """Give back every lease and flight, and be a holder no more."""

@@ -19,9 +19,14 @@ from forebay.types import CacheInfo
 
 __all__ = ["ReadOnlyCache"]
 
+#: The digest of no file: that of a chunk whose file has another size than was published.
+_OF_OTHER_BYTES = "xxh3-64:of-other-bytes"
+
 
 class ReadOnlyCache(Cache):
     """See `Cache`. Chunks are found by their names, no lease is taken, and what is missing is an error."""
+
+    read_only = True
 
     def __init__(self, layout: Layout, *, on_close: Callable[[ReadOnlyCache], bool]) -> None:
         self.layout = layout
@@ -51,8 +56,8 @@ class ReadOnlyCache(Cache):
                 " make the directory writable for it, or choose another with cache_dir= or FOREBAY_CACHE_DIR",
                 path=str(self.directory),
             )
-        recorded = self._recorded(name)
-        digest = recorded["digest"] if recorded is not None and recorded["bytes"] == str(size) else None
+        recorded = self._recorded(name) or {"bytes": str(size)}
+        digest = recorded.get("digest") if recorded["bytes"] == str(size) else _OF_OTHER_BYTES
         return Ready(path=Path(self.layout.final(name)), bytes=size, digest=digest, trusted=name in self._trusted)
 
     def poll(self, chunk: ChunkKey, *, hard: bool) -> Ready | Busy | Flight:
@@ -80,9 +85,9 @@ class ReadOnlyCache(Cache):
         """See `Cache`: nothing is fetched here."""
         return True
 
-    def starving(self) -> float:
+    def starving(self) -> list[int]:
         """See `Cache`: nobody waits for room here."""
-        return 0.0
+        return []
 
     def room_beside(self, chunks: Iterable[ChunkKey]) -> int:
         """See `Cache`: nothing is fetched here."""

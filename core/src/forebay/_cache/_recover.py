@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from forebay import _config
-from forebay._cache._holders import claim_if_dead, sweep_unlisted
+from forebay._cache._holders import claim_if_dead, sweep_indexes, sweep_unlisted
 from forebay._cache._layout import FINAL, TEMP, Layout, Trash, empty_trash, remove
 from forebay._cache._ledger import Ledger
 from forebay._cache._platform import boot_id
@@ -19,6 +19,7 @@ __all__ = [
     "adopt",
     "begin_run",
     "files_below",
+    "find_dead",
     "is_dataset",
     "is_ours",
     "reap",
@@ -36,6 +37,18 @@ def reap(ledger: Ledger, mine: int | None) -> int:
     if buried:
         _forget_missing(ledger)
     return buried
+
+
+def find_dead(ledger: Ledger, mine: int | None) -> list[int]:
+    """The dead holders, which stay as they are."""
+    dead = []
+    for holder, token in ledger.read(lambda connection: connection.execute("SELECT id, token FROM holders").fetchall()):
+        claim = None if holder == mine else claim_if_dead(ledger.layout.holders, token)
+        if claim is not None:
+            dead.append(holder)
+            if claim >= 0:
+                os.close(claim)
+    return dead
 
 
 def _forget_missing(ledger: Ledger) -> None:
@@ -103,8 +116,9 @@ def begin_run(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> N
 
 
 def sweep(connection: sqlite3.Connection, layout: Layout) -> None:
-    """Remove lock files that no row names, and small files that were never finished."""
+    """Remove lock files of nobody who lives, and small files that were never finished."""
     layout.sweep_births()
+    sweep_indexes(layout.indexes)
     sweep_unlisted(layout.holders, {token for (token,) in connection.execute("SELECT token FROM holders").fetchall()})
 
 

@@ -120,13 +120,13 @@ def has_room(
     return missing <= 0 or choose(connection, foresight, need)[1] <= 0
 
 
-def starving(connection: sqlite3.Connection) -> float:
-    """Seconds since the first hard waiter began to fetch; 0 where nobody waits."""
+def starving(connection: sqlite3.Connection) -> list[int]:
+    """The flights of the hard waiters, in the order of their tickets."""
     found = connection.execute(
-        "SELECT since FROM flights WHERE ticket IS NOT NULL AND beat > ? ORDER BY ticket LIMIT 1",
+        "SELECT id FROM flights WHERE ticket IS NOT NULL AND beat > ? ORDER BY ticket",
         (_config.monotonic() - WAITER_PATIENCE,),
-    ).fetchone()
-    return 0.0 if found is None else max(_config.wall_clock() - float(found[0]), 0.0)
+    ).fetchall()
+    return [flight for (flight,) in found]
 
 
 def room_beside(connection: sqlite3.Connection, names: set[str], fallback: int) -> int:

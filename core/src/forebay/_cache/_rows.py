@@ -18,6 +18,7 @@ __all__ = [
     "drop_unwanted",
     "end_flight",
     "find",
+    "hide",
     "lease_ready",
     "lose_flight",
     "new_row",
@@ -155,6 +156,14 @@ def end_flight(connection: sqlite3.Connection, layout: Layout, flight: int, tras
             "UPDATE flights SET holder = 0, lost = 1, waiting = 0, ticket = NULL WHERE id = ?", (flight,)
         )
     drop_unwanted(connection, chunk)
+
+
+def hide(connection: sqlite3.Connection, holders: list[int]) -> None:
+    """Until the transaction, which writes nothing, is over: have nobody see these holders and their leases."""
+    if holders:
+        ids = ",".join(map(str, holders))  # temporary tables hide those of the ledger, and lie in memory
+        connection.execute(f"CREATE TEMP TABLE holders AS SELECT * FROM main.holders WHERE id NOT IN ({ids})")
+        connection.execute(f"CREATE TEMP TABLE leases AS SELECT * FROM main.leases WHERE holder NOT IN ({ids})")
 
 
 def bury(connection: sqlite3.Connection, layout: Layout, holder: int, trash: Trash) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from forebay import _config
 from forebay._cache import _eager, _inspect, _recover, _report, _room, _steps, _windows
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedCache"]
 
+T = TypeVar("T")
 logger = logging.getLogger("forebay")
 
 #: Seconds between two looks for dead holders by those who wait for room.
@@ -51,7 +52,8 @@ class SharedCache(Cache):
         self._by_plans = _config.eviction() == "clairvoyant"
         self._foresight: Foresight | None = None
         self._closed = False
-        self.member.bury_dead()
+        with suppress(CacheFullError):  # they stay for whoever comes when there is room; looking on works meanwhile
+            self.member.bury_dead()
 
     def forked(self) -> None:
         """In a forked child, before anything else runs."""
@@ -203,7 +205,7 @@ class SharedCache(Cache):
             )
         )
 
-    def starving(self) -> float:
+    def starving(self) -> list[int]:
         """See `Cache`."""
         return self._ledger.read(_room.starving)
 
@@ -377,20 +379,15 @@ class SharedCache(Cache):
 
     def info(self) -> CacheInfo:
         """See `Cache`."""
-        self._reap()
-        return self._ledger.read(lambda connection: _inspect.info(connection, self.member.fallback))
+        return self._look(lambda connection, _: _inspect.info(connection, self.member.fallback))
 
     def report(self) -> _report.Report:
         """See `Cache`."""
-        self._reap()
-        return self._ledger.read(
-            lambda connection: _report.report(connection, self.member.fallback, self.member.buried)
-        )
+        return self._look(lambda connection, dead: _report.report(connection, self.member.fallback, dead))
 
     def refcount(self, chunk_url: str) -> int:
         """See `Cache`."""
-        self._reap()
-        return self._ledger.read(lambda connection: _inspect.refcount(connection, chunk_url))
+        return self._look(lambda connection, _: _inspect.refcount(connection, chunk_url))
 
     def verify(self) -> list[Problem]:
         """See `Cache`."""
@@ -430,6 +427,13 @@ class SharedCache(Cache):
         self._closed = True
         self._subscribers.clear()
         self.member.leave()
+
+    def _look(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        before = self.member.buried
+        found = self.member.look(work)
+        if self.member.buried > before:
+            self._notify()
+        return found
 
     def _reap(self) -> None:
         if self.member.bury_dead():

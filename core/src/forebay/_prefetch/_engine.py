@@ -50,6 +50,7 @@ class Engine:
         self._wakers: set[asyncio.Event] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shared_at = 0.0
+        self._told_unverified = False
         self._unsubscribe = cache.subscribe(self._on_change)
 
     async def steady(self, function: Callable[..., T], /, *args: object) -> T:
@@ -295,12 +296,25 @@ class Engine:
             else:
                 # A ledger that was lost knows no digests; what the index promises is as good, and nothing is not.
                 promised = ready.digest or request.source.digest
-                sound = promised is not None and await self.steady(file_digest, ready.path) == promised
+                if promised is None:
+                    sound = self.cache.read_only and self._fits(request, ready)
+                else:
+                    sound = await self.steady(file_digest, ready.path) == promised
         except FileNotFoundError:
             sound = False
         if sound:
             await self.steady(self.cache.trust, request.key)
         return sound
+
+    def _fits(self, request: ChunkRequest, ready: Ready) -> bool:
+        """Whether a chunk that cannot be fetched anew, and of which no digest is known, has the size that it should."""
+        if not self._told_unverified:
+            self._told_unverified = True
+            logger.warning(
+                "no digest of the chunks in %s can be read, there or in the index: their sizes are compared instead",
+                self.cache.directory,
+            )
+        return request.source.expected_decoded in (None, ready.bytes)
 
     async def _heal(self, request: ChunkRequest, ready: Ready, *, again: bool) -> None:
         await self.steady(self.cache.discard, request.key)

@@ -12,6 +12,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
+from forebay import _config
 from forebay._cache import Cache, ChunkKey
 from forebay._prefetch._request import ChunkRequest
 
@@ -78,11 +79,17 @@ class Holdings:
             return {path: request.key for request, path in self._paths.items()}
 
     async def watch(self, engine: Engine) -> None:
-        """Let go of one open chunk after the other while somebody in the directory, here or elsewhere, starves."""
+        """Let go of one open chunk after the other while somebody in the directory, here or elsewhere, starves.
+
+        How long that one waits is measured here: the ledger's times are those of clocks that may be set.
+        """
+        since: dict[int, float] = {}
         try:
             while self._anything_open():
                 await asyncio.sleep(WATCH_INTERVAL)
-                if await engine.steady(self._cache.starving) > PATIENCE:
+                waiting, now = await engine.steady(self._cache.starving), _config.monotonic()
+                since = {flight: since.get(flight, now) for flight in waiting}
+                if waiting and now - since[waiting[0]] > PATIENCE:
                     await engine.steady(self.let_go)
         finally:
             with self._lock:

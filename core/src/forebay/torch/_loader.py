@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, default_collate, default_convert
 
@@ -204,9 +203,8 @@ def _deliver(loader: StreamingDataLoader, live: Live, delivered: Iterator[Any]) 
     stream.finish(live)
 
 
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """What a worker says with a batch."""
+class _Report(NamedTuple):
+    """What a worker says with a batch; a tuple, since a frozen dataclass takes five times as long on its way."""
 
     step: int
     repeated: int

@@ -8,6 +8,7 @@ import os
 import threading
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -155,25 +156,29 @@ class TwoDriverDownloader(Downloader):
                 clients.driver = make(_Subjects(self, choice.driver), clients.credentials)
             return clients.driver
 
-    def _checked(self, driver: Driver, key: str) -> Driver:
-        check_key(key, self.root)
-        no = driver.refusal(key)
-        if no is not None:
-            raise InvalidURLError(f"key {key!r} under {redact(self.root)} ({self.name} backend) is refused: {no}")
-        return driver
+    def _checked(self, driver: Driver, key: str, *, prefix: bool = False) -> None:
+        # A prefix goes on as a key: with any character that is no slash.
+        name, what = (f"{key}x", "prefix") if prefix else (key, "key")
+        check_key(name, self.root)
+        no = driver.refusal(name)
+        if no is None:
+            return
+        if driver.name == "obstore" and "\0" not in name and self.fsspec_refusal(self.options) is None:
+            no += "; driver='fsspec' takes it" + ("" if find_spec(self.sdk) else f" ({self.sdk_hint})")
+        raise InvalidURLError(f"{what} {key!r} under {redact(self.root)} ({self.name} backend) is refused: {no}")
 
     def _tell(self, choice: Choice) -> None:
         if choice.fallback and choice.reason not in self._told:
             self._told.add(choice.reason)
             logger.warning("%s: driver fsspec instead of obstore: %s", redact(self.root), choice.reason)
 
-    def _sync(self, key: str, call: Callable[[Driver], T]) -> T:
+    def _sync(self, key: str, call: Callable[[Driver], T], *, prefix: bool = False) -> T:
         driver = self._driver()
         if driver is None:
             fork.check_alive()
             driver = self._driver()
             assert driver is not None
-        self._checked(driver, key)
+        self._checked(driver, key, prefix=prefix)
         source = self._here().credentials
         if source is None:
             return call(driver)
@@ -275,8 +280,7 @@ class TwoDriverDownloader(Downloader):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object whose key starts with ``prefix``, recursively."""
-        # As a key it would go on after the prefix: with any character that is no slash.
-        yield from self._sync(prefix + "x", lambda one: one.list(prefix))
+        yield from self._sync(prefix, lambda one: one.list(prefix), prefix=True)
 
     # -- writing --------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ def ask(resolved: Resolved) -> Iterator[Outcome]:
 
 
 def _split(resolved: Resolved) -> tuple[str, str]:
+    from forebay._registry import make
     from forebay._url import split_object
 
     url = resolved.url
@@ -54,7 +55,9 @@ def _split(resolved: Resolved) -> tuple[str, str]:
         from forebay.exceptions import InvalidURLError
 
         raise InvalidURLError(f"{url.redacted} names a folder")
-    return split_object(url, store=url.scheme not in resolved.backend.schemes)
+    root, key = split_object(url, store=url.scheme not in resolved.backend.schemes)
+    make(resolved, root).close()  # raises where the only part of a web address's path is the bucket
+    return root, key
 
 
 def _object(resolved: Resolved, root: str, key: str) -> Outcome:

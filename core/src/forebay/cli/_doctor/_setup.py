@@ -153,8 +153,11 @@ def _lines(resolved: Resolved, access: Access) -> list[str]:
     lines = [access.who + (f", at {access.where}" if access.where else "")]
     reached = [(_place(resolved, one), one) for one in access.tried if one.outcome != "not reached"]
     width = max((len(place) for place, _ in reached), default=0)
+    digits = len(f"{len(reached)}.")
     for number, (place, one) in enumerate(reached, start=1):
-        lines.append(f"{number}. {place:<{width}}  {one.outcome}" + (f": {one.detail}" if one.detail else ""))
+        lines.append(
+            f"{f'{number}.':<{digits}} {place:<{width}}  {one.outcome}" + (f": {one.detail}" if one.detail else "")
+        )
     rest = [one.source for one in access.tried if one.outcome == "not reached"]
     if rest:
         lines.append(f"not reached: {', '.join(rest)}")
