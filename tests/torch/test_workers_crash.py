@@ -78,7 +78,8 @@ def test_killed_worker(dataset: StreamingDataset, tmp_path: Path, method: str) -
     )
     pids: set[int] = set()
     begin = 0.0
-    with pytest.raises(exceptions.WorkerCrashedError, match=r"worker \d .*was killed by SIGKILL.*memory") as caught:  # noqa: PT012
+    said = r"worker \d \(pid \d+\) was killed by SIGKILL.*memory"
+    with pytest.raises(exceptions.WorkerCrashedError, match=said) as caught:  # noqa: PT012
         for batch in loader:
             pids |= {pid for _, pid in batch}
             if len(pids) == 2 and not begin:

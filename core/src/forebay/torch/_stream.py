@@ -166,7 +166,7 @@ class Stream(IterableDataset[Any]):
         if (self._live is None or self._live.ended) and self._control.is_being_read and _this_worker() is None:
             raise ConfigError(
                 "the workers of a plain DataLoader are inside of an epoch, and this process is not told how far: save"
-                " the state of a StreamingDataLoader, or of torchdata's StatefulDataLoader; or call this between epochs",
+                " the state of a StreamingDataLoader or of torchdata's StatefulDataLoader, or ask between epochs",
                 option="num_workers",
             )
         position = self._begin_at() if self._live is None else self._live.position()

@@ -145,9 +145,7 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
 
     def _crashed(self, dead: list[int]) -> WorkerCrashedError:
         """Give up the other workers too, and return what to raise."""
-        lines = [
-            f"worker {number} (pid {self._workers[number].pid}) {_ending(self._workers[number])}" for number in dead
-        ]
+        lines = [f"worker {number} {_ending(self._workers[number])}" for number in dead]
         killed = any((self._workers[number].exitcode or 0) < 0 for number in dead)
         early = not any(number in self._heard for number in dead)
         self._abandon()
