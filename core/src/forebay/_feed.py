@@ -44,12 +44,16 @@ class _Track:
 
 @dataclass(slots=True)
 class _Group:
-    """Samples of one chunk in one batch; ``slots`` are their places in the batch, None for all of it in order."""
+    """Samples of one chunk in one batch; ``slots`` are their places in the batch, None for all of it in order.
+
+    ``first`` is the first place in the batch that needs this group or one behind it.
+    """
 
     chunk: int
     place: int
     offsets: NDArray[np.int64]
     slots: NDArray[np.int64] | None
+    first: int = 0
     last: bool = False
 
 
@@ -99,6 +103,10 @@ class ChunkFeed:
         self._passed: dict[int, int] = {}  # how far that lane is once a place is let go of
         self._readers: dict[int, ChunkReader | None] = {}
         self._taken = -1
+        # The batch that is being read, and how far.
+        self._current = _Planned(0, [], [], 0)
+        self._items: list[Any] = []
+        self._groups_read = self._given = 0
         #: Seconds that decoding took so far.
         self.decoding = 0.0
         self._stack = ExitStack()
@@ -146,26 +154,41 @@ class ChunkFeed:
         self._planned.append(_Planned(count, groups, before, self._reached()))
         self._extend()
 
-    def read(self) -> list[Any]:
-        """Return the samples of the batch that was planned first; `SKIPPED` stands for those that cannot be had."""
-        planned = self._planned.popleft()
-        for place in planned.before:
+    def begin(self) -> None:
+        """Go on to the batch that was planned next."""
+        self._current = current = self._planned.popleft()
+        for place in current.before:
             self._let_go(place)
-        items: list[Any] = [SKIPPED] * planned.count
-        for group in planned.groups:
-            reader = self._reader(group)
-            if reader is not None:
-                read, seconds = self._dataset.decode(reader, group.offsets)
-                self.decoding += seconds
-                if group.slots is None:
-                    items = read
-                else:
-                    for slot, item in zip(group.slots.tolist(), read, strict=True):
-                        items[slot] = item
-            if group.last:
-                self._let_go(group.place)
-        self._held.session.reached(planned.reached)
+        self._items = [SKIPPED] * current.count
+        self._groups_read = self._given = 0
+
+    def read(self, count: int) -> list[Any]:
+        """Return the next ``count`` samples of the batch; `SKIPPED` stands for those that cannot be had.
+
+        No chunk is waited for that only later samples need.
+        """
+        current, stop = self._current, self._given + count
+        while self._groups_read < len(current.groups) and current.groups[self._groups_read].first < stop:
+            self._read_group(current.groups[self._groups_read])
+            self._groups_read += 1
+        items = self._items[self._given : stop]
+        self._given = stop
+        if stop == current.count:
+            self._held.session.reached(current.reached)
         return items
+
+    def _read_group(self, group: _Group) -> None:
+        reader = self._reader(group)
+        if reader is not None:
+            read, seconds = self._dataset.decode(reader, group.offsets)
+            self.decoding += seconds
+            if group.slots is None:
+                self._items = read
+            else:
+                for slot, item in zip(group.slots.tolist(), read, strict=True):
+                    self._items[slot] = item
+        if group.last:
+            self._let_go(group.place)
 
     def _track(self, number: int, partition: int) -> _Track:
         track = self._tracks.get((number, partition))
@@ -222,7 +245,9 @@ class ChunkFeed:
             else:
                 slots = np.flatnonzero(numbers == chunk)
                 groups.append(_Group(chunk, place, within[slots], slots))
-        for group in groups:
+        first = len(numbers)
+        for group in reversed(groups):
+            group.first = first = 0 if group.slots is None else min(first, int(group.slots[0]))
             group.last = group.place in finished
             if group.last:
                 del self._place_of[group.chunk]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +16,7 @@ from forebay.torch._deal import Run
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Assemble", "Choice", "Mixture", "Single", "Zip"]
-
-#: Makes the stream's items of one list of items a member, in the order in which they were asked for.
-Assemble = Callable[[Sequence[list[Any]]], list[Any]]
+__all__ = ["Choice", "Mixture", "Selection", "Single", "Zip"]
 
 #: Passes over one dataset within an epoch have orders of their own: pass ``n`` is epoch ``epoch + n * PASS``.
 PASS = 1 << 40
@@ -27,6 +24,19 @@ PASS = 1 << 40
 _MARK = 0x3117
 #: Choices between two of the counts that are kept.
 _BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a step is made of.
+
+    ``wanted`` has the runs that each member reads, ``counts`` how many samples these are, and ``assemble`` makes the
+    stream's items of one list of items a member. An item whose chunk was skipped stays `SKIPPED`.
+    """
+
+    wanted: list[list[FeedRun]]
+    counts: list[int]
+    assemble: Callable[[Sequence[list[Any]]], list[Any]]
 
 
 class Mixture(ABC):
@@ -46,11 +56,8 @@ class Mixture(ABC):
         """Samples of the epoch."""
 
     @abstractmethod
-    def select(self, runs: Sequence[Run]) -> tuple[list[list[FeedRun]], Assemble]:
-        """Return what each member has to read for the runs, and how the members' items become the stream's.
-
-        An item whose chunk was skipped stays `SKIPPED`.
-        """
+    def select(self, runs: Sequence[Run]) -> Selection:
+        """Return what the members have to read for the runs."""
 
     def fraction(self, member: int) -> float:
         """How many samples of a member one sample of the stream has on average."""
@@ -81,9 +88,9 @@ class Single(Mixture):
         """See `Mixture`."""
         return self.plans[0].total
 
-    def select(self, runs: Sequence[Run]) -> tuple[list[list[FeedRun]], Assemble]:
+    def select(self, runs: Sequence[Run]) -> Selection:
         """See `Mixture`."""
-        return [[(0, *run) for run in runs]], _only
+        return Selection([[(0, *run) for run in runs]], [_size(runs)], _only)
 
 
 class Zip(Mixture):
@@ -98,10 +105,10 @@ class Zip(Mixture):
         """See `Mixture`."""
         return self._count
 
-    def select(self, runs: Sequence[Run]) -> tuple[list[list[FeedRun]], Assemble]:
+    def select(self, runs: Sequence[Run]) -> Selection:
         """See `Mixture`."""
         wanted = [[part for run in runs for part in self._passes(member, *run)] for member in range(len(self.plans))]
-        return wanted, _zipped
+        return Selection(wanted, [_size(runs)] * len(self.plans), _zipped)
 
 
 class Choice(Mixture):
@@ -123,7 +130,7 @@ class Choice(Mixture):
         """See `Mixture`."""
         return sum(self._counts)
 
-    def select(self, runs: Sequence[Run]) -> tuple[list[list[FeedRun]], Assemble]:
+    def select(self, runs: Sequence[Run]) -> Selection:
         """See `Mixture`."""
         members = range(len(self.plans))
         wanted: list[list[FeedRun]] = [[] for _ in members]
@@ -136,7 +143,8 @@ class Choice(Mixture):
             for member, begin, end in zip(members, begins.tolist(), ends.tolist(), strict=True):
                 wanted[member] += self._passes(member, partition, begin, end)
             chosen += order[first:stop].tolist()
-        return wanted, lambda items: _chosen(chosen, items)
+        counts = [sum(stop - first for _, _, first, stop in own) for own in wanted]
+        return Selection(wanted, counts, lambda items: _chosen(chosen, items))
 
     def fraction(self, member: int) -> float:
         """See `Mixture`."""
@@ -157,6 +165,10 @@ class Choice(Mixture):
             before = np.concatenate([np.zeros((1, members), np.int64), np.cumsum(blocks, axis=0).reshape(-1, members)])
             found = self._drawn[partition] = order, before
         return found
+
+
+def _size(runs: Sequence[Run]) -> int:
+    return sum(stop - first for _, first, stop in runs)
 
 
 def _only(members: Sequence[list[Any]]) -> list[Any]:

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from forebay._dataset import Pace
 from forebay._feed import SKIPPED, ChunkFeed
 from forebay._stats import merge_stats
 from forebay.torch._deal import Deal
-from forebay.torch._mixture import Assemble, Mixture
+from forebay.torch._mixture import Mixture, Selection
 from forebay.types import Stats
 
 if TYPE_CHECKING:
@@ -71,35 +70,35 @@ class Share:
             feeds = [stack.enter_context(self._feed(member)) for member in range(len(self.members))]
             pace = Pace(max(min(member.batch_items for member in self.members), self.deal.batch))
             upcoming = self._blocks(numbers, pace)
-            planned: deque[tuple[range, list[int], Assemble]] = deque()
+            planned: deque[list[tuple[int, Selection]]] = deque()
             while True:
-                while any(feed.wants_more for feed in feeds) and (steps := next(upcoming, None)):
-                    planned.append((steps, *self._plan(feeds, steps)))
+                while any(feed.wants_more for feed in feeds) and (block := next(upcoming, None)):
+                    planned.append(self._plan(feeds, block))
                 if not planned:
                     return
-                steps, counts, assemble = planned.popleft()
                 before = sum(feed.decoding for feed in feeds)
-                items = iter(assemble([feed.read() for feed in feeds]))
+                for feed in feeds:
+                    feed.begin()
+                for step, selected in planned.popleft():
+                    read = [feed.read(count) for feed, count in zip(feeds, selected.counts, strict=True)]
+                    items = [item for item in selected.assemble(read) if item is not SKIPPED]
+                    yield StepItems(step, items, self.deal.repeats(step), step == numbers[-1], self.members)
                 pace.took(sum(feed.decoding for feed in feeds) - before)
-                for step, count in zip(steps, counts, strict=True):
-                    own = [item for item in islice(items, count) if item is not SKIPPED]
-                    yield StepItems(step, own, self.deal.repeats(step), step == numbers[-1], self.members)
 
     def _blocks(self, numbers: range, pace: Pace) -> Iterator[range]:
-        """Steps that are read together: few at first, since somebody waits, then what one call decodes well."""
+        """Steps that are planned and decoded together, as many as one call decodes well."""
         at = 0
         while at < len(numbers):
             size = max(pace.items // self.deal.batch, 1)
             yield numbers[at : at + size]
             at += size
 
-    def _plan(self, feeds: Sequence[ChunkFeed], steps: range) -> tuple[list[int], Assemble]:
-        """Tell the feeds what a block of steps needs; returns the samples of each step."""
-        runs = [self.deal.runs(step) for step in steps]
-        wanted, assemble = self.mixture.select([run for each in runs for run in each])
-        for feed, own in zip(feeds, wanted, strict=True):
-            feed.add(own)
-        return [sum(stop - first for _, first, stop in each) for each in runs], assemble
+    def _plan(self, feeds: Sequence[ChunkFeed], block: range) -> list[tuple[int, Selection]]:
+        """Tell the feeds what a block of steps needs."""
+        selected = [self.mixture.select(self.deal.runs(step)) for step in block]
+        for member, feed in enumerate(feeds):
+            feed.add([run for one in selected for run in one.wanted[member]])
+        return list(zip(block, selected, strict=True))
 
     def _feed(self, member: int) -> ChunkFeed:
         deal, partitions = self.deal, self.mixture.partitions
