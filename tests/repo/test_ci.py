@@ -19,7 +19,7 @@ def test_every_server_of_the_tests_is_required() -> None:
     asked: set[str] = set()
     for file in (ROOT / "tests" / "servers").glob("*.py"):
         asked |= set(re.findall(r'\b(?:unavailable|require|installed)\("(\w+)"', file.read_text()))
-    match = re.search(r'^FOREBAY_REQUIRE="([\w,]+)', CI.read_text(), re.MULTILINE)
+    match = re.search(r'^export FOREBAY_REQUIRE="([\w,]+)', CI.read_text(), re.MULTILINE)
     assert match, "the tests run with a list"
     assert {"s3", "gcs", "azure", "nginx"} <= asked
     assert asked - OPTIONAL <= set(match[1].split(","))
