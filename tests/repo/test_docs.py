@@ -229,6 +229,16 @@ def test_guide_lists_are_complete() -> None:
     assert set(first_cells(guide, "## Options")) >= set(ENGINE_OPTIONS)
 
 
+def test_pytorch_page_has_every_argument() -> None:
+    torch_parts = pytest.importorskip("forebay.torch")
+    page, shared = ROOT / "docs" / "pytorch.md", set(inspect.signature(forebay.open_dataset).parameters)
+    own = [name for name in inspect.signature(torch_parts.StreamingDataset).parameters if name not in shared]
+    assert sorted(first_cells(page, "## Arguments")) == sorted(own)
+    others = set(inspect.signature(torch_parts.StreamingDataLoader).parameters) - {"dataset", "others"}
+    heading = "A `StreamingDataLoader` takes the dataset, and:"
+    assert sorted(first_cells(page, heading)) == sorted(others)
+
+
 def test_guide_tells_the_defaults_of_the_engine() -> None:
     guide, policy = (ROOT / "docs" / "guide.md").read_text(), TransferPolicy()
     for option, default in (
