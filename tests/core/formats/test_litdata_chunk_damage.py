@@ -114,7 +114,7 @@ def test_tokens_in_a_damaged_chunk_are_refused(tmp_path: Path) -> None:
 
 
 def test_blocks_end_where_the_tokens_end(tmp_path: Path) -> None:
-    """No block, not even of the largest size that fits, reaches past the last token; a size for larger chunks fits none."""
+    """No block, not even of the largest size that fits, reaches past the last token; a chunk may have none."""
     row = {"filename": "c.bin", "chunk_size": 1, "chunk_bytes": 12 + 2 * 10, "dim": 10}
     config = {"data_format": ["no_header_numpy:1"], "data_spec": None, "item_loader": "TokensLoader"}
     larger = {"filename": "d.bin", "chunk_size": 1, "chunk_bytes": 12 + 2 * 11, "dim": 11}
