@@ -158,6 +158,16 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_are_whole_and_have_each_row_once(page: Path) -> None:
+    """An empty line ends a table: what follows is shown as text."""
+    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE):
+        _heading, line, *rows = [*table.splitlines(), ""]
+        assert re.fullmatch(r"(\|[-: ]+)+\|", line), f"{page.name}: {table[:80]} has no heading"
+        firsts = [row.split("|")[1].strip() for row in rows if row.startswith("| `")]
+        assert len(set(firsts)) == len(firsts), f"{page.name}: {table[:80]} tells something twice"
+
+
 def test_hooks_page_has_every_hook_with_its_signature() -> None:
     told = re.findall(r"^## `(\w+)(\(.*)`$", (ROOT / "docs" / "hooks.md").read_text(), re.MULTILINE)
     hooks = {
