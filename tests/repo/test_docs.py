@@ -158,6 +158,16 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_are_whole_and_have_each_row_once(page: Path) -> None:
+    """An empty line ends a table: what follows is shown as text."""
+    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE):
+        rows = table.splitlines()
+        assert re.fullmatch(r"(\|[-: ]+)+\|", "".join(rows[1:2])), f"{page.name}: {table[:80]} has no heading"
+        firsts = [row.split("|")[1].strip() for row in rows[2:] if row.startswith("| `")]
+        assert len(set(firsts)) == len(firsts), f"{page.name}: {table[:80]} tells something twice"
+
+
 def test_hooks_page_has_every_hook_with_its_signature() -> None:
     told = re.findall(r"^## `(\w+)(\(.*)`$", (ROOT / "docs" / "hooks.md").read_text(), re.MULTILINE)
     hooks = {
@@ -227,6 +237,16 @@ def test_guide_lists_are_complete() -> None:
     arguments = list(inspect.signature(forebay.pack).parameters)
     assert sorted(first_cells(guide, "## Write a dataset")) == sorted(arguments[2:])
     assert set(first_cells(guide, "## Options")) >= set(ENGINE_OPTIONS)
+
+
+def test_pytorch_page_has_every_argument() -> None:
+    torch_parts = pytest.importorskip("forebay.torch")
+    page, shared = ROOT / "docs" / "pytorch.md", set(inspect.signature(forebay.open_dataset).parameters)
+    own = [name for name in inspect.signature(torch_parts.StreamingDataset).parameters if name not in shared]
+    assert sorted(first_cells(page, "## Arguments")) == sorted(own)
+    others = set(inspect.signature(torch_parts.StreamingDataLoader).parameters) - {"dataset", "others"}
+    heading = "A `StreamingDataLoader` takes the dataset, and:"
+    assert sorted(first_cells(page, heading)) == sorted(others)
 
 
 def test_guide_tells_the_defaults_of_the_engine() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import forebay
 from forebay.exceptions import ConfigError
-from forebay.torch import StreamingDataLoader, StreamingDataset
+from forebay.torch import CombinedStreamingDataset, StreamingDataLoader, StreamingDataset
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +70,40 @@ def test_what_cannot_be_is_refused_with_a_remedy(url: str, arguments: dict[str, 
 def test_what_is_no_stream_is_refused(tmp_path: Path, url: str) -> None:
     with forebay.open_dataset(url) as plain, pytest.raises(ConfigError, match="torch's DataLoader"):
         StreamingDataLoader(plain)  # type: ignore[arg-type]
+
+
+class Indexed(StreamingDataset):
+    """How litdata's users transform."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return -super().__getitem__(index)
+
+
+class Iterated(StreamingDataset):
+    """How users of an `IterableDataset` transform."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (-item for item in super().__iter__())
+
+
+class Renamed(StreamingDataset):
+    """A subclass that changes nothing about the items."""
+
+    def __repr__(self) -> str:
+        return "mine"
+
+
+def test_a_transform_that_an_iteration_would_leave_out_is_refused(url: str) -> None:
+    """A newcomer's risk: the model is trained on items that nobody transformed, and nothing says so."""
+    with pytest.raises(ConfigError, match=r"Indexed overrides __getitem__.*collate_fn"):
+        Indexed(url)
+    with pytest.raises(ConfigError, match=r"Iterated overrides __iter__.*collate_fn"):
+        StreamingDataLoader(Iterated(url), batch_size=2)
+    with pytest.raises(ConfigError, match=r"Iterated overrides __iter__.*collate_fn"):
+        CombinedStreamingDataset([Iterated(url)])
+
+
+def test_a_subclass_that_leaves_the_items_alone_is_read(url: str) -> None:
+    """And torch's own loader calls the ``__iter__`` that it is given, item by item."""
+    assert len(list(StreamingDataLoader(Renamed(url), batch_size=5, collate_fn=as_list))) == 4
+    assert [int(item) for item in DataLoader(Iterated(url), batch_size=None)] == [-number for number in range(20)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,32 @@ def test_workers_and_ranks_in_step_share_the_room_of_their_windows(
         if need > 1:
             with job(need - 1) as short, pytest.raises(BudgetTooSmallError, match="together with what other readers"):
                 short.epoch()
+
+
+def test_a_refused_window_says_what_fits_for_all_workers(tmp_path: Path) -> None:
+    """A newcomer's risk: who takes what fits beside one worker is refused by the next worker, and so on."""
+    readers, room = 4, 6
+    with serve_numbers(tmp_path / "data", COUNT, PER_CHUNK) as (server, chunks):
+        size = len(server.get(f"data/{chunks[0]}") or b"")
+
+        def dataset(window: int) -> StreamingDataset:
+            cache: dict[str, Any] = {"cache_dir": tmp_path / "cache", "max_cache_bytes": room * size}
+            return StreamingDataset(server.url("data"), shuffle=True, shuffle_window=window, prefetch=0, **cache)
+
+        with ExitStack() as begun:
+
+            def begin(window: int) -> None:
+                items: Any = iter(begun.enter_context(dataset(window)))
+                begun.callback(items.close)
+                next(items)
+
+            begin(4)
+            with pytest.raises(BudgetTooSmallError, match=r"each worker.*1 \+ 5 // R") as caught:
+                begin(4)
+            assert "largest window that fits is 3" in str(caught.value)
+        with ExitStack() as begun:
+            for _ in range(readers):
+                begin(1 + (room - 1) // readers)
 
 
 def test_datasets_that_are_read_side_by_side_share_the_room_of_one_chunk(tmp_path: Path) -> None:

@@ -98,6 +98,12 @@ class WindowClaims:
         fits = left // largest + 1 if left >= 0 else 0
         remedy = f"the largest window that fits is {fits}" if fits else "wait until they have ended"
         chunks = max(min(window, self._chunks), 1)
+        spare = cache.max_bytes // largest - 1
+        if window > 1 and spare >= 0 and left < cache.max_bytes - self.largest:  # others have claimed theirs
+            remedy += (
+                f"; each worker of each rank is a reader, and where R of them are alike, shuffle_window may be"
+                f" 1 + {spare} // R"
+            )
         return BudgetTooSmallError(
             f"a reader with shuffle_window={max(window, 1)} keeps {chunks} chunks of up to"
             f" {size(largest)} at one time, and the cache may hold {size(cache.max_bytes)}"

@@ -114,15 +114,16 @@ def test_tokens_in_a_damaged_chunk_are_refused(tmp_path: Path) -> None:
 
 
 def test_blocks_end_where_the_tokens_end(tmp_path: Path) -> None:
-    """No block, not even of the largest size that fits, reaches past the last token."""
+    """No block, not even of the largest size that fits, reaches past the last token; a chunk may have none."""
     row = {"filename": "c.bin", "chunk_size": 1, "chunk_bytes": 12 + 2 * 10, "dim": 10}
     config = {"data_format": ["no_header_numpy:1"], "data_spec": None, "item_loader": "TokensLoader"}
-    index = json.dumps({"chunks": [row], "config": config}).encode()
+    larger = {"filename": "d.bin", "chunk_size": 1, "chunk_bytes": 12 + 2 * 11, "dim": 11}
+    index = json.dumps({"chunks": [row, larger], "config": config}).encode()
     (tmp_path / "c.bin").write_bytes(struct.pack("<III10h", 1, 12, 32, *range(10)))
     for block_size, blocks in ((1, 10), (3, 3), (10, 1), (11, 0)):
         layout = LitdataFormat(index, url="x", options={"block_size": block_size}, allow_pickle=False)
         reader = layout.open_chunk(tmp_path / "c.bin", 0)
-        assert len(reader) == layout.index.items == blocks
+        assert len(reader) == layout.index.items - 11 // block_size == blocks
         assert [array.tolist() for array in reader.read_many(range(blocks))] == [
             list(range(first, first + block_size)) for first in range(0, blocks * block_size, block_size)
         ]

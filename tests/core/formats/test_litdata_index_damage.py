@@ -206,6 +206,16 @@ def test_a_block_size_that_is_no_positive_number_is_refused(value: object) -> No
         parse(TOKENS, block_size=value)
 
 
+def test_a_block_that_no_chunk_can_hold_is_refused_with_what_fits() -> None:
+    """A newcomer's risk: blocks do not span chunks, so the dataset would be empty, and an epoch over at once."""
+    largest = max(row["dim"] for row in json.loads(TOKENS)["chunks"])
+    with pytest.raises(ConfigError, match=f"block_size .* is {largest + 1}, and .* {largest} tokens") as caught:
+        parse(TOKENS, block_size=largest + 1)
+    assert "secret" not in str(caught.value)
+    assert parse(TOKENS, block_size=largest).index.items >= 1
+    assert parse(changed(lambda index: index.update(chunks=[]), TOKENS), block_size=11).index.items == 0
+
+
 def test_tokens_need_a_block_size_and_items_have_none() -> None:
     with pytest.raises(ConfigError, match="block_size"):
         parse(TOKENS)

@@ -146,6 +146,15 @@ class LitdataFormat(DatasetFormat):
         if bool((dims < 0).any()):
             raise self._row_fault(rows, dims < 0, "dim, the number of its tokens, is missing")
         self._check_sizes(rows, self._sizes * 4 + 8 + dims * self._tokens.itemsize, exact=True)
+        largest = int(dims.max(initial=0))
+        if 0 < largest < block_size:
+            raise ConfigError(
+                f"block_size (from format_options) is {block_size}, and the largest chunk of {self.url} has"
+                f" {largest} tokens: no block fits. Blocks do not span chunks; give at most {largest}, or pack larger"
+                " chunks",
+                option="block_size",
+                origin="format_options",
+            )
         return dims // block_size
 
     def _check_sizes(self, rows: Rows, wanted: npt.NDArray[np.int64], *, exact: bool = False) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from forebay.exceptions import ConfigError
 from forebay.torch._dataset import StreamingDataset
 from forebay.torch._mixture import Choice, Mixture, Zip
+from forebay.torch._overrides import refuse_own_iter
 from forebay.torch._stream import Stream
 
 __all__ = ["CombinedStreamingDataset", "ParallelStreamingDataset"]
@@ -38,6 +39,7 @@ class _Several(Stream):
                 raise ConfigError(
                     f"datasets must be StreamingDataset objects, not {type(dataset).__name__}", option="datasets"
                 )
+            refuse_own_iter(dataset)
         if not isinstance(cycle, bool):
             raise ConfigError(f"cycle must be True or False, not {cycle!r}", option="cycle")
         self._cycle = cycle

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex
 from forebay._dataset import ChunkedDataset
 from forebay._open import open_dataset
 from forebay.torch._mixture import Mixture, Single
+from forebay.torch._overrides import refuse_own_getitem
 from forebay.torch._stream import Stream
 
 __all__ = ["StreamingDataset"]
@@ -19,6 +20,9 @@ class StreamingDataset(Stream):
 
     The order is a pure function of seed, epoch and canonical partitions: where the global batch (``batch_size`` times
     ranks) is the same, each global step holds the same samples, whatever the ranks and workers.
+
+    Transform items in the loader's ``collate_fn``: an overridden ``__getitem__`` would not be called by an iteration,
+    and is refused.
 
     Args:
         url: Where the dataset's index lies; a bare path is a local directory.
@@ -44,7 +48,7 @@ class StreamingDataset(Stream):
             at the first run, then what a loaded state says. Give a number that all machine counts to come divide.
 
     Raises:
-        ConfigError: Something above cannot be used; nothing was read.
+        ConfigError: Something above cannot be used, or a subclass overrides ``__getitem__``; nothing was read.
         ObjectNotFoundError: There is no index at ``url``.
         DatasetError: The index cannot be read.
         BudgetTooSmallError: The budget cannot hold what one reader needs at one time.
@@ -72,6 +76,7 @@ class StreamingDataset(Stream):
         world_size: int | None = None,
         partitions: int | None = None,
     ) -> None:
+        refuse_own_getitem(type(self), StreamingDataset)
         super().__init__(
             batch_size=batch_size, drop_last=drop_last, rank=rank, world_size=world_size, partitions=partitions
         )

@@ -12,6 +12,7 @@ from forebay import _config
 from forebay._stats import Counters, merge_stats
 from forebay.exceptions import ConfigError, PrefetchClosedError
 from forebay.torch._control import Control
+from forebay.torch._overrides import refuse_own_iter
 from forebay.torch._reading import StepItems
 from forebay.torch._start import check_travellers, choose_context
 from forebay.torch._stream import Live, Stream, checked_int
@@ -47,7 +48,7 @@ class StreamingDataLoader(DataLoader[Any]):
         timing: Whether workers report their counters, and stages of this process are timed, for `stats`.
 
     Raises:
-        ConfigError: An argument cannot be used with a stream.
+        ConfigError: An argument cannot be used with a stream, or the dataset's class overrides ``__iter__``.
     """
 
     dataset: Stream
@@ -76,6 +77,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 " reads that",
                 option="dataset",
             )
+        refuse_own_iter(dataset)
         _refuse(others)
         batch_size = checked_int("batch_size", batch_size, 1)
         num_workers = checked_int("num_workers", num_workers, 0) or 0
