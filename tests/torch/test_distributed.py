@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from servers.streams import flat, serve_numbers
+
+pytestmark = pytest.mark.slow
 
 COUNT, PER_CHUNK = 96, 8
 TESTS = Path(__file__).parents[1]

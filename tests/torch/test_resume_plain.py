@@ -16,10 +16,13 @@ import forebay
 from forebay.exceptions import ConfigError
 from forebay.torch import StreamingDataLoader, StreamingDataset
 
-pytestmark = pytest.mark.filterwarnings(
-    TOO_MANY_WORKERS,
-    "ignore:'set_vital' is deprecated:UserWarning",  # torchdata calls it
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        TOO_MANY_WORKERS,
+        "ignore:'set_vital' is deprecated:UserWarning",  # torchdata calls it
+    ),
+]
 
 COUNT, PER_CHUNK, BATCH, STEPS = 44, 7, 8, 6
 ORDER: dict[str, Any] = {"shuffle": True, "seed": 4, "shuffle_window": 3}

@@ -26,6 +26,8 @@ from forebay import exceptions
 from forebay.testing import FaultServer
 from forebay.torch import StreamingDataLoader, StreamingDataset
 
+pytestmark = pytest.mark.slow
+
 #: A forked child has two seconds for its first request to fail; some more for the machine that the tests share.
 LIMIT = 4.0
 

@@ -34,7 +34,7 @@ METHODS = ["fork", "forkserver", "spawn"]
 #: Within so many seconds the loop hears of a dead worker.
 DEADLINE = 5.0
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
 
 @pytest.fixture

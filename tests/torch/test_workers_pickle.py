@@ -22,6 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 from forebay.testing import FaultServer
 from forebay.torch import CombinedStreamingDataset, ParallelStreamingDataset, StreamingDataLoader, StreamingDataset
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server() -> Iterator[FaultServer]:

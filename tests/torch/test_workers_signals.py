@@ -19,6 +19,8 @@ from servers.process import wait_until
 import forebay
 from forebay.testing import Fault, FaultServer, Gate
 
+pytestmark = pytest.mark.slow
+
 #: Within so many seconds everything has ended; five on a machine that does nothing else.
 DEADLINE = 10.0
 
