@@ -269,3 +269,26 @@ def test_an_object_replaced_during_the_read_is_read_again_whole(server: FaultSer
     path = forebay.fetch(server.url("x.bin"), cache_dir=tmp_path, options={"part_size": "1MiB"})
     assert path.read_bytes() == new
     forebay.release(path)
+
+
+def test_objects_of_one_bucket_share_a_downloader(tmp_path: Path) -> None:
+    """Risk K4: one made for each object brings connections, and a question for credentials, of its own."""
+    made: list[str] = []
+
+    class Counted(forebay.Downloader):
+        def __init__(self, root: str, options: dict[str, object] | None = None) -> None:
+            super().__init__(root, options)
+            made.append(root)
+
+        def download_fileobj(self, key: str, fileobj: forebay.downloader.SupportsWrite) -> None:
+            fileobj.write(key.encode())
+
+    forebay.register_downloader("counted", Counted)
+    try:
+        for name in ("a", "b", "folder/c"):
+            path = forebay.fetch(f"counted://bucket/{name}", cache_dir=tmp_path)
+            assert path.read_bytes() == name.encode()
+            forebay.release(path)
+    finally:
+        forebay.unregister_downloader("counted")
+    assert made == ["counted://bucket"]
