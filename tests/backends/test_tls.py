@@ -202,3 +202,20 @@ def test_nothing_of_the_system_is_lost(authority: trustme.CA, files: dict[str, s
     """A file of one's own comes to the system's authorities; it does not take their place."""
     alone, more = tls.context(Network()), tls.context(Network(ca_file=Path(files["own"])))
     assert more.cert_store_stats()["x509_ca"] == alone.cert_store_stats()["x509_ca"] + 1
+
+
+def test_a_context_is_made_once_and_anew_when_a_file_changes(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Risk M6: a folder of authorities takes a tenth of a second to read; a renewed file has to count all the same."""
+    folder = tmp_path / "authorities"
+    folder.mkdir()
+    authority.cert_pem.write_to_path(str(folder / "one.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(folder))
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    network = Network()
+    first = tls.context(network)
+    assert tls.context(network) is first
+    trustme.CA().cert_pem.write_to_path(str(folder / "two.pem"))
+    assert len(first.get_ca_certs()) == 1
+    assert len(tls.context(network).get_ca_certs()) == 2

@@ -41,24 +41,43 @@ def check_environment(env: Mapping[str, str]) -> None:
 
 
 def context(network: Network) -> ssl.SSLContext:
-    """What a Python client is to trust. Made anew where a file is named, so that a renewed one counts."""
+    """What a Python client is to trust. Made anew where a file that counts has changed, so that a renewed one does."""
     if not network.verify_tls:
         return _nobody_checked()
     env = environ()
-    if not env.get(FILE) and not env.get(FOLDER) and network.ca_file is None:
-        return _system()
+    named = [Path(env[FILE])] if env.get(FILE) else []
+    folder_files = [file for folder in _folders(env) if folder.is_dir() for file in folder.iterdir() if file.is_file()]
+    own = [] if network.ca_file is None else [Path(network.ca_file)]
+    instead = bool(env.get(FILE) or env.get(FOLDER))
+    return _trusting(_stamped(named), _stamped(sorted(folder_files)), _stamped(own), instead)
+
+
+#: A file and what tells that it changed: time of change in nanoseconds, and size.
+_Stamp = tuple[str, int, int]
+
+
+def _stamped(files: list[Path]) -> tuple[_Stamp, ...]:
+    found = ((str(file), file.stat()) for file in files)
+    return tuple((name, status.st_mtime_ns, status.st_size) for name, status in found)
+
+
+@functools.lru_cache(maxsize=8)
+def _trusting(
+    named: tuple[_Stamp, ...], folder_files: tuple[_Stamp, ...], own: tuple[_Stamp, ...], instead: bool
+) -> ssl.SSLContext:
+    """Make a context; a folder of the system has some hundred files, which take as many milliseconds to read."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if env.get(FILE):
-        made.load_verify_locations(cafile=env[FILE])
-    for file in (file for folder in _folders(env) if folder.is_dir() for file in folder.iterdir() if file.is_file()):
+    for file, *_ in named:
+        made.load_verify_locations(cafile=file)
+    for file, *_ in folder_files:
         try:
-            made.load_verify_locations(cafile=str(file))
+            made.load_verify_locations(cafile=file)
         except ssl.SSLError:
             continue  # a folder of certificates holds other files too: a README, a list of revoked ones
-    if not env.get(FILE) and not env.get(FOLDER):
+    if not instead:
         _load_system(made)
-    if network.ca_file is not None:
-        made.load_verify_locations(cafile=str(network.ca_file))
+    for file, *_ in own:
+        made.load_verify_locations(cafile=file)
     return made
 
 
@@ -76,13 +95,6 @@ def trusted(network: Network) -> str:
 
 def _folders(env: Mapping[str, str]) -> list[Path]:
     return [Path(part) for part in (env.get(FOLDER) or "").split(":") if part]
-
-
-@functools.cache
-def _system() -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _load_system(made)
-    return made
 
 
 @functools.cache
