@@ -18,6 +18,8 @@ from forebay.exceptions import AccessDeniedError, AuthenticationError
 from forebay.testing import Fault, FaultServer
 from forebay_fsspec import ForebayFileSystem
 
+pytestmark = pytest.mark.slow
+
 DATA = b"0123456789"
 Write = Callable[[Moto, bool], None]
 

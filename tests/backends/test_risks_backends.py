@@ -30,6 +30,8 @@ from forebay.exceptions import (
 from forebay.testing import Fault, FaultServer
 from forebay_fsspec import ForebayFileSystem
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DATA = bytes(range(250))
 TOKEN = "ya29.example-token-0123456789"

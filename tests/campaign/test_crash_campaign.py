@@ -1,6 +1,6 @@
 """Risk E7, E8, B8, B16, C1, D1, K1: readers killed at random moments, and everything that must hold after each round.
 
-The default run kills a few. The long campaign: ``python -m pytest -m campaign --kills 300 -rP``, which prints
+The slow run kills a few. The long campaign: ``python -m pytest -m campaign --kills 300 -rP``, which prints
 what each dozen of kills saw; ``--seed`` begins with another one.
 """
 
@@ -14,6 +14,8 @@ from servers.disk import mounted
 from servers.watcher import Watcher
 
 from forebay.testing import FaultServer
+
+pytestmark = pytest.mark.slow
 
 #: Kills of one test, each test with a directory and a seed of its own; so the campaign runs in parallel too.
 KILLS_EACH = 6

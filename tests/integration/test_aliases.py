@@ -13,6 +13,8 @@ from servers.fakegcs import FakeGcs
 from servers.process import free_port
 from servers.store import Store
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = {"weed": "s3", "fakegcs": "gcs", "azurite": "azure"}
 
 

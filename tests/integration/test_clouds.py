@@ -19,6 +19,8 @@ from servers.weed import Weed
 
 import forebay
 
+pytestmark = pytest.mark.slow
+
 CLOUDS = ("s3", "gcs", "azure", "http")
 DRIVERS = ("obstore", "fsspec")
 FIXTURE = "litdata-zstd-chunk"

@@ -19,6 +19,8 @@ from servers.proxy import Plan, Proxy
 import forebay
 from forebay.exceptions import StorageError
 
+pytestmark = pytest.mark.slow
+
 FIXTURE = FIXTURES / "litdata-zstd-chunk"
 SERVERS = {"s3": "weed", "gcs": "fakegcs", "azure": "azurite"}
 #: Seconds for a refusal: no pause of a retry fits many times into it, also on a machine that is busy.

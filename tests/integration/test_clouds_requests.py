@@ -20,6 +20,8 @@ from servers.weed import Weed
 import forebay
 from forebay._transfer import TransferPolicy
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 ITEMS = 4
 SERVERS = {"s3": "weed", "gcs": "fakegcs", "azure": "azurite"}

@@ -22,6 +22,8 @@ from servers.weed import Weed
 from forebay.cli._doctor import _clock
 from forebay.testing import FaultServer
 
+pytestmark = pytest.mark.slow
+
 SETUP = ["settings", "backend", "options", "environment", "driver", "credentials"]
 STORES = ("weed", "fakegcs", "azurite")
 WRONG = "d3Jvbmcta2V5LXdyb25nLWtleS13cm9uZy1rZXktd3Jvbmcta2V5LXdyb25nLWtleQ=="

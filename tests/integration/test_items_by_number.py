@@ -19,6 +19,8 @@ from forebay._readers import MAX_OPEN
 from forebay.exceptions import PrefetchClosedError
 from forebay.testing import Fault, FaultServer, Gate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server() -> Iterator[FaultServer]:

@@ -15,6 +15,8 @@ import forebay
 from forebay.exceptions import BudgetTooSmallError
 from forebay.testing import Fault, FaultServer
 
+pytestmark = pytest.mark.slow
+
 #: Seconds between two items of the first, second and third reader.
 PACES = (0.0, 0.004, 0.001)
 BUDGET = 2 * CHUNK_BYTES

@@ -12,6 +12,8 @@ import pytest
 
 from forebay.testing import FaultServer
 
+pytestmark = pytest.mark.slow
+
 KEYS = {"access_key_id": "AKIAEXAMPLEKEY", "secret_access_key": "wJalrXUtnFEMI-example-secret"}
 #: What a child's first request has to fail, from its start; measured in the child, so that no process's start counts.
 LIMIT = 2.0

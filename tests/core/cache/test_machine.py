@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -23,6 +24,8 @@ from forebay._cache import Busy, Flight, FlightLostError, PlanReader, Ready
 from forebay._cache._layout import Layout
 from forebay._cache._shared import SharedCache
 from forebay.exceptions import BudgetTooSmallError
+
+pytestmark = pytest.mark.slow
 
 COUNT = 5
 CHUNKS = st.integers(0, COUNT - 1)
