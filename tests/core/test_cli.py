@@ -378,13 +378,15 @@ def test_names_cannot_drive_the_terminal(run: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_output_that_cannot_be_written_is_a_failure(dataset: Path) -> None:
-    """B17: a listing cut off by a full disk is no success."""
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_a_failure(dataset: Path, unbuffered: str) -> None:
+    """B17: a listing cut off by a full disk is no success; Python keeps what it could not write, and tries again."""
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "forebay", "ls", str(dataset)],
             stdout=full,
             stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             text=True,
             timeout=60,
             check=False,

@@ -100,7 +100,7 @@ def _lock(path: str, timeout: float) -> int | None:
         try:
             if lock_descriptor(fd, blocking=False) and os.fstat(fd).st_nlink:
                 return fd
-        except BaseException:
+        except BaseException:  # the descriptor is closed, whatever came; it is raised again
             os.close(fd)
             raise
         os.close(fd)

@@ -155,7 +155,7 @@ def _open(spec: DatasetSpec, resolved: _registry.Resolved) -> ChunkedDataset:
             counters=counters,
         )
         return ChunkedDataset(_with_index(spec, found, data), layout, source, counters)
-    except BaseException:
+    except BaseException:  # nothing opened may stay open, whatever came; it is raised again
         if source is not None:
             source.close()
         else:

@@ -98,7 +98,7 @@ def pack(
             bytes=sum(row["chunk_bytes"] for row in rows),
             stored_bytes=writer.stored_bytes,
         )
-    except BaseException:
+    except BaseException:  # no half a dataset stays, whatever came; it is raised again
         target.abort()
         raise
     finally:

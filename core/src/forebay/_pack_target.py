@@ -41,7 +41,7 @@ def open_target(url: str | os.PathLike[str], *, overwrite: bool, options: Mappin
     downloader = make(resolved, str(resolved.url))
     try:
         return _RemoteTarget(downloader, resolved.url.redacted, resolved.backend.name, overwrite=overwrite)
-    except BaseException:
+    except BaseException:  # no half a file stays, whatever came; it is raised again
         downloader.close()
         raise
 

@@ -54,7 +54,7 @@ class Uploader:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             future.result(timeout)
-        except BaseException:
+        except BaseException:  # no half an upload stays, whatever came; it is raised again
             # Ctrl-C in this thread: the upload is told, and waited for, so that it does not outlive pack().
             if not future.done():
                 future.cancel()

@@ -189,6 +189,6 @@ def _copy_and_rename(source: BinaryIO, temporary: Path, target: Path) -> None:
             file.flush()
             os.fsync(file.fileno())  # or a crash may leave the name with nothing behind it
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException:  # no half a file stays, whatever came; it is raised again
         temporary.unlink(missing_ok=True)
         raise

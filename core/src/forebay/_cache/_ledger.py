@@ -162,7 +162,7 @@ class Ledger:
                 self._later[number](connection)
             result = work(connection)
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # no transaction stays open, whatever came; it is raised again
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
@@ -258,7 +258,7 @@ class Ledger:
             connection.execute("PRAGMA synchronous = OFF")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
             self._create(connection)
-        except BaseException:
+        except BaseException:  # no connection stays open, whatever came; it is raised again
             connection.close()
             raise
         self._identity = (found.st_dev, found.st_ino)
@@ -274,7 +274,7 @@ class Ledger:
                         connection.execute(statement)
                     self._adopt(connection)
                 connection.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # as in a transaction of ours; it is raised again
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise

@@ -107,7 +107,7 @@ class Member:
                 lock = HolderLock(self.layout.holders)
                 try:
                     self.write(partial(self._insert, lock=lock), partial(self._registered, lock))
-                except BaseException:
+                except BaseException:  # a lock of no holder is let go of, whatever came; it is raised again
                     lock.close()
                     raise
             return self._number

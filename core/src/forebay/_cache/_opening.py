@@ -51,7 +51,7 @@ def _join(cache_dir: Path | str | None, max_bytes: int | None) -> Cache:
     if isinstance(cache, SharedCache):
         try:
             cache.member.register()
-        except BaseException:
+        except BaseException:  # the count of users is given back, whatever came; it is raised again
             cache.close()
             raise
     return cache

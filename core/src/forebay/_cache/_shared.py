@@ -101,7 +101,7 @@ class SharedCache(Cache):
         flight = Flight(self, chunk, outcome.id, Path(self.layout.final(outcome.temp)), hard=hard)
         try:
             self.layout.make_dataset_folder(name)
-        except BaseException:
+        except BaseException:  # the flight is nobody's, whatever came; it is raised again
             flight.abort()
             raise
         return flight

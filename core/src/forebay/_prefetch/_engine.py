@@ -122,7 +122,7 @@ class Engine:
                 if hit:
                     request.counters.add(cache_hits=1)
                 return ready
-        except BaseException:
+        except BaseException:  # also a cancelled request leaves no lease; it is raised again
             self.give_back(request)
             raise
 

@@ -109,7 +109,7 @@ class Session:
             while not self._engine.harden(entry.request):
                 self._resubmit(place, entry)
                 ready = wait_for(entry.future, self._thread)
-        except BaseException:
+        except BaseException:  # also a cancelled reader lets go; it is raised again
             with self._lock:
                 self._places.pop(place, None)
             self._abandon(entry)

@@ -112,6 +112,10 @@ def _failed(error: Exception, state: State) -> int:
     except (OSError, ValueError):  # the error may be that stdout cannot be written
         silence_stdout()
     say(f"forebay: {text}", err=True)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # what could not be written would be tried again at the end, and change the code
+        silence_stdout()
     return FAILED
 
 

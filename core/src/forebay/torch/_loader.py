@@ -247,18 +247,20 @@ class _Collate:
         return _Report(step.step, repeated, not step.items, worker, stats, collate)
 
 
+#: Arguments of ``DataLoader`` that a stream has no use for: the values that ask for nothing, and what to do instead.
+_USELESS: dict[str, tuple[tuple[object, ...], str]] = {
+    "shuffle": ((None, False), "give shuffle= to the dataset: the order is its"),
+    "sampler": ((None,), "the order is the dataset's"),
+    "batch_sampler": ((None,), "batches are dealt by the dataset"),
+    "in_order": ((True,), "batches that overtake one another leave no exact position"),
+    "pin_memory_device": (("",), "torch takes the current accelerator"),
+}
+
+
 def _refuse(others: Mapping[str, Any]) -> None:
-    remedies = {
-        "shuffle": "give shuffle= to the dataset: the order is its",
-        "sampler": "the order is the dataset's",
-        "batch_sampler": "batches are dealt by the dataset",
-        "in_order": "batches that overtake one another leave no exact position",
-        "pin_memory_device": "torch takes the current accelerator",
-    }
     for name, value in others.items():
-        if name not in remedies:
+        if name not in _USELESS:
             raise ConfigError(f"StreamingDataLoader has no argument {name!r}", option=name)
-        if value not in (None, False, "") and not (name == "in_order" and value is True):
-            raise ConfigError(f"{name}= does not go with a stream: {remedies[name]}", option=name)
-        if name == "in_order" and value is False:
-            raise ConfigError(f"{name}=False does not go with a stream: {remedies[name]}", option=name)
+        nothing, remedy = _USELESS[name]
+        if not any(value is each or value == each for each in nothing):
+            raise ConfigError(f"{name}={value!r} does not go with a stream: {remedy}", option=name)

@@ -100,4 +100,4 @@ class _Globals(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type | types.FunctionType) and obj.__module__ == "__main__":
             self.of_main.append(obj.__qualname__)
-        return NotImplemented
+        return NotImplemented  # pickle's word for: go on as without this method

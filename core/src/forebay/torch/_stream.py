@@ -243,10 +243,7 @@ class Stream(IterableDataset[Any]):
     def count_batches(self, batch: int, *, drop_last: bool) -> int:
         """Batches of a whole epoch, of ``batch`` samples a rank; the same on every rank."""
         self._settle()
-        control = Control()
-        control.take_over(self._control)
-        control.batch, control.drop_last = batch, drop_last
-        return self._deal(Position(epoch=self.epoch), control).steps
+        return self._deal(Position(epoch=self.epoch), self._control, batch=batch, drop_last=drop_last).steps
 
     def begin_run(self, channel: Control, batch: int, *, drop_last: bool) -> Live:
         """Begin an iteration of a loader; its workers, or this process, go by what is written to ``channel``."""
@@ -357,8 +354,12 @@ class Stream(IterableDataset[Any]):
             skip=skip,
         )
 
-    def _deal(self, position: Position, control: Control) -> Deal:
-        batch, world, drop_last = control.batch, control.world, bool(control.drop_last)
+    def _deal(
+        self, position: Position, control: Control, *, batch: int | None = None, drop_last: bool | None = None
+    ) -> Deal:
+        world = control.world
+        batch = control.batch if batch is None else batch
+        drop_last = bool(control.drop_last) if drop_last is None else drop_last
         end = total = self._mixture(position.epoch, control.partitions).total
         if not batch and drop_last:
             # Without a batch size, what is dropped is what would make the ranks uneven.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 __all__ = ["SftpDialect", "tidy"]
+
+logger = logging.getLogger("forebay.drivers")
 
 #: Asked for at once: measured on loopback, 9 MiB take 0.13 s so and 2.6 s one request after the other. What has come
 #: and is not read yet lies in memory.
@@ -52,7 +55,7 @@ def _tidy(cls: Any) -> Any:
         def _connect(self) -> None:
             try:
                 super()._connect()
-            except BaseException:
+            except BaseException:  # also a cancelled login leaves no thread; it is raised again
                 self.client.close()
                 raise
 
@@ -61,6 +64,7 @@ def _tidy(cls: Any) -> Any:
 
 
 def _windows(file: Any, start: int, stop: int) -> Iterator[bytes]:
+    _quieten(file)
     while start < stop:
         end = min(start + _WINDOW, stop)
         file.seek(start)
@@ -71,3 +75,23 @@ def _windows(file: Any, start: int, stop: int) -> Iterator[bytes]:
                 return  # shorter than was said: who asked compares the lengths
             start += len(piece)
             yield piece
+
+
+def _quieten(file: Any) -> None:
+    """Keep paramiko's thread that sends the requests from printing a traceback where the connection breaks.
+
+    The reader of the answers meets the same break, and its error is the one that counts.
+    """
+    send = getattr(file, "_prefetch_thread", None)
+    if send is None:
+        return
+
+    from paramiko import SSHException
+
+    def quiet(*arguments: Any) -> None:
+        try:
+            send(*arguments)
+        except (EOFError, OSError, SSHException):  # what paramiko raises for a connection that is gone
+            logger.debug("a connection broke while requests were sent", exc_info=True)
+
+    file._prefetch_thread = quiet
