@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -280,7 +281,9 @@ class TwoDriverDownloader(Downloader):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object whose key starts with ``prefix``, recursively."""
-        yield from self._sync(prefix, lambda one: one.list(prefix), prefix=True)
+        first, rest = self._sync(prefix, lambda one: _begun(one.list(prefix)), prefix=True)
+        yield from first
+        yield from rest
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -312,6 +315,11 @@ class TwoDriverDownloader(Downloader):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         fork.install()
+
+
+def _begun(found: Iterator[ObjectInfo]) -> tuple[list[ObjectInfo], Iterator[ObjectInfo]]:
+    """A listing whose first request has been answered: credentials that it refuses can still be asked for anew."""
+    return list(islice(found, 1)), found
 
 
 class _Clients:
