@@ -149,7 +149,7 @@ class TwoDriverDownloader(Downloader):
             if clients.driver is None:
                 choice = self._choose(self.options)
                 if choice.error is not None:
-                    raise type(choice.error)(str(choice.error))
+                    raise choice.error
                 if choice.driver == "obstore" and fork.needs_check():
                     return None
                 self._tell(choice)
