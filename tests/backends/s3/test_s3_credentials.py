@@ -251,6 +251,30 @@ def test_refused_credentials_are_asked_for_anew_once(faults: FaultServer, faulty
     assert "secret-number" not in shown
 
 
+def test_refused_credentials_are_asked_for_anew_before_a_listing_too(faults: FaultServer, faulty: Open) -> None:
+    """L5: a listing's first request comes when the listing is read, after the call that made it."""
+    listing = (
+        b"<ListBucketResult><Name>bucket</Name><IsTruncated>false</IsTruncated><Contents><Key>key.bin</Key>"
+        b'<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"1"</ETag><Size>10</Size></Contents>'
+        b"</ListBucketResult>"
+    )
+    faults.script(None, Fault(status=200, body=listing), times=None)
+    faults.script(None, Fault(status=400, body=EXPIRED))
+    provider = Provider()
+    downloader = faulty(credentials=provider, access_key_id=None, secret_access_key=None)
+    assert [one.key for one in downloader.list()] == ["key.bin"]
+    assert provider.calls == 2
+
+
+def test_texts_of_the_credentials_before_are_hidden_however_often_they_changed() -> None:
+    """U1: an error of a request that was signed before the last refresh shows none of its keys."""
+    count, source = 30, CredentialSource(Provider())
+    for _ in range(count):
+        source.discard(source.get().serial)
+    for number in (count - 1, count):
+        assert {f"AKIANUMBER{number}", f"secret-number-{number}", f"token-number-{number}"} <= set(source.secrets)
+
+
 def test_what_the_machine_offers_is_the_last_resort(
     faults: FaultServer, opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

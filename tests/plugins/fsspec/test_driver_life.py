@@ -10,13 +10,14 @@ from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from servers.ftp import Ftp
 
 import forebay
-from forebay.exceptions import TransientError
+from forebay.exceptions import StorageError, TransientError
 from forebay.testing import Fault, FaultServer, Gate, run_async
 from forebay_drivers.errors import Subject
-from forebay_drivers.fsspec import HttpDialect, NativeDriver
+from forebay_drivers.fsspec import BlockingDriver, HttpDialect, NativeDriver
 
 DATA = bytes(range(200))
 
@@ -113,3 +114,21 @@ def test_connections_that_broke_while_idle_cost_one_try(ftp: Ftp, tmp_path: Path
     local = forebay.fetch(url, cache_dir=tmp_path / "cache")
     assert local.read_bytes() == DATA
     forebay.release(local)
+
+
+class Late(LocalFileSystem):  # type: ignore[misc] # fsspec ships no types
+    """Somebody else makes the folder after the file system has looked; SFTP's word for that is Failure."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        super().makedirs(path, exist_ok=exist_ok)
+        raise OSError("Failure")
+
+
+def test_folder_that_another_upload_makes_at_the_same_time(tmp_path: Path) -> None:
+    """Many ranks store into one new folder at once, and none of them fails for that."""
+    (tmp_path / "local").write_bytes(DATA)
+    driver = BlockingDriver(lambda: Late(skip_instance_cache=True), Counted._subject, prefix=f"{tmp_path}/")
+    driver.upload("new/key.bin", tmp_path / "local")
+    assert (tmp_path / "new" / "key.bin").read_bytes() == DATA
+    with pytest.raises(StorageError, match="the file system failed"):
+        driver.upload("local/key.bin", tmp_path / "local")

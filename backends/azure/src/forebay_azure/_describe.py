@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from forebay._config import environ, wall_clock
+from forebay.exceptions import ConfigError
 from forebay.types import Access
 from forebay_azure._options import (
     ENVIRONMENT,
@@ -16,6 +17,7 @@ from forebay_azure._options import (
 )
 from forebay_azure._target import AzureTarget
 from forebay_drivers.access import Place, in_order, network_words
+from forebay_drivers.credentials import expiry
 
 __all__ = ["describe", "ended"]
 
@@ -92,13 +94,10 @@ def _hints(access: AzureAccess) -> Iterator[str]:
 
 
 def _moment(text: str | None) -> float | None:
-    if not text:
-        return None
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return expiry(text)
+    except ConfigError:
+        return None  # what the store makes of it, it says itself
 
 
 def _text(seconds: float) -> str:

@@ -87,7 +87,7 @@ class AzureDownloader(TwoDriverDownloader):
 
     def secrets(self) -> tuple[str, ...]:
         """The key or the signature."""
-        return (*self._access.auth.secrets(), *super().secrets())
+        return self._access.auth.secrets()
 
     def describe_access(self) -> Access:
         """Who asks, where, and which places were looked at for that: for `forebay doctor`."""

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from forebay._config import environ
 from forebay.exceptions import ConfigError
 from forebay_azure._target import AzureTarget, account_in_host, is_local, parse_target
-from forebay_drivers.options import Network, flag, network, one_who, says_who
+from forebay_drivers.options import NETWORK_OPTIONS, Network, flag, network, one_who, says_who
 
 __all__ = [
     "EMULATOR_ACCOUNT",
@@ -38,14 +38,7 @@ OPTION_TYPES: Mapping[str, type] = {
     "account_key": str,
     "sas_token": str,
     "connection_string": str,
-    "timeout": float,
-    "connect_timeout": float,
-    "verify_tls": bool,
-    "ca_file": str,
-    # The engine reads these; they are listed so that they are accepted.
-    "max_attempts": int,
-    "max_concurrency": int,
-    "part_size": int,
+    **NETWORK_OPTIONS,
 }
 
 #: What every emulator knows; it stands in Microsoft's documentation.

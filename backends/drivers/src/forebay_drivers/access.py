@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 
 from forebay._config import environ
 from forebay._url import redact
@@ -14,6 +15,7 @@ from forebay_drivers.proxies import proxy_for
 __all__ = ["Place", "in_order", "network_words"]
 
 
+@dataclass(frozen=True, slots=True)
 class Place:
     """One place to look at: what is there, if anything, and why it would not count even if it were the strongest.
 
@@ -25,20 +27,12 @@ class Place:
         unsure: Only a request tells whether something is there.
     """
 
-    def __init__(
-        self,
-        source: str,
-        found: str | None = None,
-        *,
-        useless: str | None = None,
-        options: Iterable[str] = (),
-        unsure: bool = False,
-    ) -> None:
-        self.source = source
-        self.found = found
-        self.useless = useless
-        self.options = tuple(options)
-        self.unsure = unsure
+    source: str
+    found: str | None = None
+    _: KW_ONLY
+    useless: str | None = None
+    options: Iterable[str] = ()
+    unsure: bool = False
 
 
 def in_order(places: Iterable[Place]) -> Iterator[AccessStep]:
@@ -57,7 +51,7 @@ def in_order(places: Iterable[Place]) -> Iterator[AccessStep]:
             outcome = "absent"
         else:
             outcome, taken = "used", True
-        yield AccessStep(source=place.source, outcome=outcome, detail=detail, options=place.options)
+        yield AccessStep(source=place.source, outcome=outcome, detail=detail, options=tuple(place.options))
 
 
 def network_words(network: Network, endpoint: str) -> str:

@@ -6,7 +6,12 @@ from forebay._checksums import start_checksum
 from forebay.exceptions import ChecksumMismatchError
 from forebay_drivers.errors import Subject
 
-__all__ = ["BodyCheck", "check_body"]
+__all__ = ["GCS_CHECKSUMS", "S3_CHECKSUMS", "BodyCheck", "check_body"]
+
+#: Those that GCS keeps of an object; composed ones have no MD5.
+GCS_CHECKSUMS = ("crc32c", "md5")
+#: Those that S3 keeps of an object; it makes the first one by itself where nobody gives another.
+S3_CHECKSUMS = ("crc64nvme", "crc32c", "crc32", "sha1", "sha256")
 
 _PIECE = 1 << 20
 

@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +24,7 @@ from forebay.exceptions import (
     StorageError,
     StorageTimeoutError,
 )
+from forebay_drivers.errors import hidden_texts
 
 __all__ = ["CredentialSource", "Credentials", "expiry"]
 
@@ -33,7 +33,6 @@ logger = logging.getLogger("forebay.drivers")
 _DEADLINE = 30.0
 _MARGIN = 300.0  # seconds before the expiry at which the refresh begins, at most
 _SHARE = 0.2  # … and not more than this part of the life
-_SECRET_LENGTH = 6
 _REMEMBERED = 24  # texts of credentials before the last ones
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 
@@ -74,6 +73,7 @@ class CredentialSource:
         self._lock = threading.Lock()
         self._held: Credentials | None = None
         self._refresh_at = 0.0
+        self._texts: tuple[str, ...] = ()  # the newest first
         self._secrets: tuple[str, ...] = ()
         self._failures = 0
         self._pending: Future[Credentials] | None = None
@@ -103,7 +103,7 @@ class CredentialSource:
         assert pending is not None
         try:
             return pending.result(self._deadline)
-        except (FutureTimeoutError, Exception) as exc:  # noqa: BLE001 - a user's callable may raise anything
+        except Exception as exc:  # noqa: BLE001 - a user's callable may raise anything
             problem = self._problem(exc, done=pending.done())
         raise problem
 
@@ -165,8 +165,8 @@ class CredentialSource:
         with self._lock:
             serial = 1 if self._held is None else self._held.serial + 1
             self._held = Credentials(dict(values), expires_at, serial)
-            texts = {*_texts(values), *self._secrets[:_REMEMBERED]}
-            self._secrets = tuple(sorted(texts, key=len, reverse=True))
+            self._texts = tuple(dict.fromkeys((*_texts(values), *self._texts[:_REMEMBERED])))
+            self._secrets = hidden_texts(self._texts)
             self._refresh_at = self._when(expires_at)
             self._failures, self._pending = 0, None
             held = self._held
@@ -194,9 +194,7 @@ class CredentialSource:
 
 
 def _texts(values: Mapping[str, object]) -> list[str]:
-    """All texts of a length that can be told from a word."""
-    texts = [value for name, value in values.items() if name != "expires_at" and isinstance(value, str)]
-    return [text for text in texts if len(text) >= _SECRET_LENGTH]
+    return [value for name, value in values.items() if name != "expires_at" and isinstance(value, str)]
 
 
 async def _awaited(values: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -24,7 +24,18 @@ from forebay.exceptions import (
     UnsupportedOperationError,
 )
 
-__all__ = ["NO_TLS", "STATUSES", "ErrorTable", "Meaning", "Subject", "failure", "retry_after", "status_failure"]
+__all__ = [
+    "HEAD_SAYS_LITTLE",
+    "NO_TLS",
+    "STATUSES",
+    "ErrorTable",
+    "Meaning",
+    "Subject",
+    "failure",
+    "hidden_texts",
+    "retry_after",
+    "status_failure",
+]
 
 #: What a status means, for every driver. Not listed: 5xx is `ServerError`, anything else is `StorageError`.
 STATUSES: Mapping[int, type[StorageError]] = {
@@ -44,9 +55,13 @@ STATUSES: Mapping[int, type[StorageError]] = {
     505: UnsupportedOperationError,
 }
 
+#: A HEAD response has no body that says why: a small GET is asked then, and it may be allowed where HEAD is not.
+HEAD_SAYS_LITTLE = frozenset({301, 400, 403, 405, 501})
+
 #: What every driver says where a handshake fails, and not for the certificate.
 NO_TLS = "no secure connection could be made: does the server speak TLS, or is its address http://?"
 
+_SECRET_LENGTH = 6  # a shorter text would be cut out of words that have nothing to do with it
 _URL_SECRETS = re.compile(r"(https?://)(?:[^\s/@\"']*@)?([^\s?\"'<>,)]*)(\?[^\s\"'<>,)]*)?", re.IGNORECASE)
 
 
@@ -122,6 +137,11 @@ class Subject:
         named = f", request id {request_id}" if request_id else ""
         key = f"key {self.key!r} at " if self.key else ""  # empty: the URL itself is the object's
         return f"{self.clean(what)}: {key}{self.url} ({self.backend} backend, {self.driver} driver{named})"
+
+
+def hidden_texts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Those of ``texts`` that no error shows, for `Subject`: longest first, so that no half of one stays."""
+    return tuple(sorted({text for text in texts if len(text) >= _SECRET_LENGTH}, key=len, reverse=True))
 
 
 def failure(

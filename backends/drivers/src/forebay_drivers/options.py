@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay._config import environ
+from forebay._options import strongest
 from forebay.exceptions import ConfigError
 from forebay_drivers import tls
 
 __all__ = [
     "DRIVERS",
+    "NETWORK_OPTIONS",
     "Network",
     "certificate_file",
     "flag",
@@ -23,6 +25,8 @@ __all__ = [
 ]
 
 DRIVERS = ("obstore", "fsspec")
+#: What `network` reads beside the engine's options, for the ``option_types`` of a backend.
+NETWORK_OPTIONS: Mapping[str, type] = {"verify_tls": bool, "ca_file": str}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +54,12 @@ def one_who(layers: Sequence[Mapping[str, object]], who: Collection[str]) -> dic
 
     Credentials of two places are never joined: an explicit one needs no change of what ``forebay.toml`` says.
     """
-    joined: dict[str, object] = {}
+    kept: list[Mapping[str, object]] = []
     said = False
     for layer in layers:
-        for name, value in layer.items():
-            if not (said and name in who):
-                joined.setdefault(name, value)
+        kept.append({name: value for name, value in layer.items() if name not in who} if said else layer)
         said = said or says_who(layer, who)
-    return joined
+    return strongest(kept)
 
 
 def network(options: Mapping[str, object], bundle: str | None = None) -> Network:

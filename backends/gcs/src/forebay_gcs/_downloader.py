@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from forebay.exceptions import AuthenticationError, ConfigError
 from forebay.types import Access
+from forebay_drivers.checksums import GCS_CHECKSUMS
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
@@ -69,11 +70,11 @@ class GcsDownloader(TwoDriverDownloader):
     @classmethod
     def store_checksums(cls, options: Mapping[str, object], driver: str) -> tuple[str, ...]:
         """What GCS keeps of every object, MD5 of all but composed ones; obstore shows none."""
-        return ("crc32c", "md5") if driver == "fsspec" else ()
+        return GCS_CHECKSUMS if driver == "fsspec" else ()
 
     def secrets(self) -> tuple[str, ...]:
         """The token, or what a credentials file holds."""
-        return (*self._settings.auth.secrets(), *super().secrets())
+        return self._settings.auth.secrets()
 
     def describe_access(self) -> Access:
         """Who asks, where, and which places were looked at for that: for `forebay doctor`."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -75,7 +76,10 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
             asynchronous=True,
             use_listings_cache=False,
             # Not trust_env: aiohttp's own rule for NO_PROXY is another one, and it would send what ~/.netrc holds.
-            session_kwargs={"auto_decompress": False, "connector": aiohttp.TCPConnector(ssl=tls.context(network))},
+            session_kwargs={
+                "auto_decompress": False,
+                "connector": aiohttp.TCPConnector(limit=0, ssl=tls.context(network)),
+            },
         )
         self.requests_timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=network.connect_timeout, sock_read=network.timeout
@@ -86,8 +90,6 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
         out = {**super()._get_headers(headers, **kwargs), "Accept-Encoding": "gzip"}
         if self._auth.kind == "bearer":
             out["Authorization"] = f"Bearer {self._auth.text}"
-        elif self._source is not None:
-            out["Authorization"] = f"Bearer {self._source.get().values['token']}"
         return out
 
     async def _request(
@@ -100,9 +102,10 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
             _check(response, body)
             return response.status, response.headers, response.request_info, body
 
-    def open_response(
+    @asynccontextmanager
+    async def open_response(
         self, method: str, path: str, *args: Any, headers: Any = None, json: Any = None, data: Any = None, **params: Any
-    ) -> Any:
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A request, as a context manager of its response."""
         for own in ("cache_type", "cache_source"):
             params.pop(own, None)
@@ -114,15 +117,19 @@ class _Files(GCSFileSystem):  # type: ignore[misc]
         )
         if query:
             url += ("&" if "?" in url else "?") + query
-        return self.session.request(
+        sent = self._get_headers(headers)
+        if self._source is not None:  # here, and not in `_get_headers`, which cannot wait without holding up the loop
+            sent["Authorization"] = f"Bearer {(await self._source.aget()).values['token']}"
+        async with self.session.request(
             method,
             URL(url, encoded=True),
             json=json,
             data=data,
-            headers=self._get_headers(headers),
+            headers=sent,
             timeout=self.requests_timeout,
             proxy=proxy_for(url, environ()),
-        )
+        ) as response:
+            yield response
 
 
 class _Dialect(GcsDialect):
@@ -185,19 +192,7 @@ def make_driver(
 ) -> NativeDriver:
     """The driver of one root."""
     root = f"{target.bucket}/{target.prefix}" if target.prefix else target.bucket
-
-    async def awarm() -> None:
-        if source is not None:
-            await source.aget()
-
-    return NativeDriver(
-        lambda: _Files(options, source),
-        subject,
-        prefix=f"{root}/",
-        dialect=_Dialect(target.bucket),
-        before=None if source is None else lambda: (source.get(), None)[1],
-        abefore=awarm,
-    )
+    return NativeDriver(lambda: _Files(options, source), subject, prefix=f"{root}/", dialect=_Dialect(target.bucket))
 
 
 def _gcsfs_token(options: GcsOptions) -> Any:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from forebay._config import environ
 from forebay.exceptions import ConfigError
-from forebay_drivers.options import Network, flag, network, one_who
+from forebay_drivers.options import NETWORK_OPTIONS, Network, flag, network, one_who
 
 __all__ = [
     "ACCOUNT_KEY",
@@ -35,14 +35,7 @@ OPTION_TYPES: Mapping[str, type] = {
     "project": str,
     "token": object,
     "user_project": str,
-    "timeout": float,
-    "connect_timeout": float,
-    "verify_tls": bool,
-    "ca_file": str,
-    # The engine reads these; they are listed so that they are accepted.
-    "max_attempts": int,
-    "max_concurrency": int,
-    "part_size": int,
+    **NETWORK_OPTIONS,
 }
 
 #: Kinds of credentials files that obstore reads itself.

@@ -15,7 +15,7 @@ from forebay.exceptions import StorageError
 from forebay.types import Access, Capabilities, ObjectInfo, RangeRead
 from forebay_drivers import drain, fork
 from forebay_drivers.access import Place, in_order, network_words
-from forebay_drivers.errors import ErrorTable, Subject
+from forebay_drivers.errors import ErrorTable, Subject, hidden_texts
 from forebay_drivers.loop import LoopThread
 from forebay_http._choice import Choice, Handover, options_refusal
 from forebay_http._options import OPTION_TYPES, HttpOptions, join, parse_options
@@ -36,7 +36,6 @@ _TABLE = ErrorTable(
     remedy="see the options username, password, bearer_token and headers (a missing object may look so too, and a URL"
     " whose signature has expired)"
 )
-_SECRET_LENGTH = 6  # a shorter text would be cut out of words that have nothing to do with it
 
 
 class HttpDownloader(Downloader):
@@ -239,16 +238,24 @@ class HttpDownloader(Downloader):
 
     async def aclose(self) -> None:
         """Close what belongs to the running loop, and let obstore's threads come to rest."""
-        await self._here().aclose()
+        clients = self._clients.get(os.getpid())
+        if clients is not None:
+            await clients.aclose()
         await drain.adrain()
 
     def close(self) -> None:
         """Close every client of this process, and let obstore's threads come to rest."""
-        self._clients.pop(os.getpid(), _Clients(self._target, self._settings, self._subject)).close()
+        clients = self._clients.pop(os.getpid(), None)
+        if clients is not None:
+            clients.close()
         drain.drain()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_clients": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        fork.install()  # a spawned worker makes none of its own, and may fork
 
 
 class _Clients:
@@ -301,8 +308,8 @@ def _places(options: Mapping[str, object], target: Target) -> Iterator[Place]:
 
 
 def _secrets(target: Target, options: HttpOptions) -> tuple[str, ...]:
-    """Every text that must not be shown, longest first so that no half of one stays."""
+    """Every text that must not be shown."""
     texts = {target.query, *(target.userinfo or ())[1:]}
     for value in options.headers.values():
         texts |= {value, value.rpartition(" ")[2]}
-    return tuple(sorted((text for text in texts if len(text) >= _SECRET_LENGTH), key=len, reverse=True))
+    return hidden_texts(texts)

@@ -7,8 +7,9 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from forebay._options import strongest
 from forebay.exceptions import ConfigError
-from forebay_drivers.options import Network, network, wanted_driver
+from forebay_drivers.options import NETWORK_OPTIONS, Network, network, wanted_driver
 
 __all__ = ["OPTION_TYPES", "HttpOptions", "join", "parse_options"]
 
@@ -18,14 +19,7 @@ OPTION_TYPES: Mapping[str, type] = {
     "username": str,
     "password": str,
     "bearer_token": str,
-    "timeout": float,
-    "connect_timeout": float,
-    "verify_tls": bool,
-    "ca_file": str,
-    # The engine reads these; they are listed so that they are accepted.
-    "max_attempts": int,
-    "max_concurrency": int,
-    "part_size": int,
+    **NETWORK_OPTIONS,
 }
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -49,16 +43,13 @@ def join(layers: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
     User and password may stand in two places.
     """
-    joined: dict[str, object] = {}
+    kept: list[Mapping[str, object]] = []
     kind: str | None = None
     for layer in layers:
         here = _kind(layer)
-        if kind is not None and here not in (None, kind):
-            layer = _without_credentials(layer)
-        for name, value in layer.items():
-            joined.setdefault(name, value)
+        kept.append(layer if kind is None or here in (None, kind) else _without_credentials(layer))
         kind = kind or here
-    return joined
+    return strongest(kept)
 
 
 def _kind(layer: Mapping[str, object]) -> str | None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from forebay._url import redact
 from forebay.exceptions import AuthenticationError, ConfigError, InvalidURLError
 from forebay.types import Access
+from forebay_drivers.checksums import S3_CHECKSUMS
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
 from forebay_drivers.errors import ErrorTable, Subject, failure
@@ -70,7 +71,7 @@ class S3Downloader(TwoDriverDownloader):
     def store_checksums(cls, options: Mapping[str, object], driver: str) -> tuple[str, ...]:
         """S3's own, where it is asked for them; obstore shows none."""
         asked = driver == "fsspec" and parse_options(options).asks_checksums
-        return ("crc64nvme", "crc32c", "crc32", "sha1", "sha256") if asked else ()
+        return S3_CHECKSUMS if asked else ()
 
     @classmethod
     def obstore_refusal(cls, options: Mapping[str, object]) -> str | None:
@@ -83,8 +84,7 @@ class S3Downloader(TwoDriverDownloader):
     def secrets(self) -> tuple[str, ...]:
         """The keys in use."""
         keys = self._settings.keys
-        given = () if keys is None else (keys.access_key_id, keys.secret_access_key, keys.session_token or "")
-        return (*given, *super().secrets())
+        return () if keys is None else (keys.access_key_id, keys.secret_access_key, keys.session_token or "")
 
     def asks_callable(self) -> bool:
         """Not where another option is the one."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from forebay._config import environ
 from forebay._url import redact
 from forebay.exceptions import ConfigError
-from forebay_drivers.options import Network, flag, network, one_who, says_who, wanted_driver
+from forebay_drivers.options import NETWORK_OPTIONS, Network, flag, network, one_who, says_who, wanted_driver
 from forebay_s3._profile import Profile, find_profile
 
 __all__ = ["OPTION_TYPES", "Keys", "S3Options", "join", "meant_option", "parse_options"]
@@ -30,14 +30,7 @@ OPTION_TYPES: Mapping[str, type] = {
     "credentials": object,
     "requester_pays": bool,
     "addressing_style": str,
-    "verify_tls": bool,
-    "ca_file": str,
-    "timeout": float,
-    "connect_timeout": float,
-    # The engine reads these; they are listed so that they are accepted.
-    "max_attempts": int,
-    "max_concurrency": int,
-    "part_size": int,
+    **NETWORK_OPTIONS,
 }
 
 _STYLES = ("auto", "path", "virtual")

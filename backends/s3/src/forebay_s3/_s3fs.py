@@ -20,7 +20,7 @@ from forebay._config import environ
 from forebay.types import ObjectInfo
 from forebay_drivers import tls
 from forebay_drivers.credentials import CredentialSource
-from forebay_drivers.errors import Subject
+from forebay_drivers.errors import HEAD_SAYS_LITTLE, Subject
 from forebay_drivers.fsspec import NativeDriver, S3Dialect, Target
 from forebay_drivers.options import Network
 from forebay_drivers.proxies import proxy_for
@@ -31,8 +31,6 @@ __all__ = ["make_driver"]
 _PIECE = 1 << 20
 _SINGLE = 64 << 20  # the largest file that is stored in one request
 _POOL = 256  # the engine's limiter decides how many requests there are; the pool must not
-# A HEAD response has no body that says why: a small GET is asked then, and it may be allowed where HEAD is not.
-_HEAD_SAYS_LITTLE = frozenset({301, 400, 403, 405, 501})
 
 
 def make_driver(
@@ -146,7 +144,7 @@ class _S3Dialect(S3Dialect):
             return await super().astat(fs, path, key)
         except OSError as exc:
             response = getattr(exc.__cause__, "response", {})
-            if response.get("ResponseMetadata", {}).get("HTTPStatusCode") not in _HEAD_SAYS_LITTLE:
+            if response.get("ResponseMetadata", {}).get("HTTPStatusCode") not in HEAD_SAYS_LITTLE:
                 raise
         _, info = await self.acat(fs, path, key, 0, 1, None)
         assert info is not None

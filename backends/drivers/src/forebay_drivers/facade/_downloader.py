@@ -8,7 +8,9 @@ import os
 import threading
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -20,7 +22,7 @@ from forebay.types import Capabilities, ObjectInfo, RangeRead
 from forebay_drivers import fork
 from forebay_drivers.credentials import CredentialSource
 from forebay_drivers.driver import Driver
-from forebay_drivers.errors import ErrorTable, Subject, failure
+from forebay_drivers.errors import ErrorTable, Subject, failure, hidden_texts
 from forebay_drivers.facade._choice import Choice, choose
 from forebay_drivers.facade._keys import check_key
 from forebay_drivers.options import wanted_driver
@@ -31,7 +33,6 @@ T = TypeVar("T")
 logger = logging.getLogger("forebay.drivers")
 
 _told: set[tuple[str, str]] = set()  # roots and reasons: once a process, however many downloaders it makes
-_SECRET_LENGTH = 6  # a shorter text would be cut out of words that have nothing to do with it
 
 
 class TwoDriverDownloader(Downloader):
@@ -148,12 +149,12 @@ class TwoDriverDownloader(Downloader):
             if clients.driver is None:
                 choice = self._choose(self.options)
                 if choice.error is not None:
-                    raise type(choice.error)(str(choice.error))
+                    raise choice.error
                 if choice.driver == "obstore" and fork.needs_check():
                     return None
                 self._tell(choice)
                 make = self.make_obstore if choice.driver == "obstore" else self.make_fsspec
-                clients.driver = make(_Subjects(self, choice.driver), clients.credentials)
+                clients.driver = make(partial(self.subject, driver=choice.driver), clients.credentials)
             return clients.driver
 
     def _checked(self, driver: Driver, key: str, *, prefix: bool = False) -> None:
@@ -231,8 +232,7 @@ class TwoDriverDownloader(Downloader):
     def subject(self, key: str, driver: str) -> Subject:
         """What an error says of ``key``."""
         if self._secrets is None:
-            texts = {text for text in self.secrets() if len(text) >= _SECRET_LENGTH}
-            self._secrets = tuple(sorted(texts, key=len, reverse=True))
+            self._secrets = hidden_texts(self.secrets())
         source = self._here().credentials
         secrets = self._secrets if source is None else (*source.secrets, *self._secrets)
         return Subject(key, driver, self.name, self._show, secrets, self.table)
@@ -281,7 +281,9 @@ class TwoDriverDownloader(Downloader):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object whose key starts with ``prefix``, recursively."""
-        yield from self._sync(prefix, lambda one: one.list(prefix), prefix=True)
+        first, rest = self._sync(prefix, lambda one: _begun(one.list(prefix)), prefix=True)
+        yield from first
+        yield from rest
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -315,6 +317,11 @@ class TwoDriverDownloader(Downloader):
         fork.install()
 
 
+def _begun(found: Iterator[ObjectInfo]) -> tuple[list[ObjectInfo], Iterator[ObjectInfo]]:
+    """A listing whose first request has been answered: credentials that it refuses can still be asked for anew."""
+    return list(islice(found, 1)), found
+
+
 class _Clients:
     """What one process has made."""
 
@@ -322,14 +329,3 @@ class _Clients:
         self.lock = threading.Lock()
         self.driver: Driver | None = None
         self.credentials = credentials
-
-
-class _Subjects:
-    """Makes a driver's subjects."""
-
-    def __init__(self, owner: TwoDriverDownloader, driver: str) -> None:
-        self._owner = owner
-        self._driver = driver
-
-    def __call__(self, key: str) -> Subject:
-        return self._owner.subject(key, self._driver)

@@ -7,18 +7,16 @@ from forebay_drivers.fsspec._blocking import BlockingDriver
 from forebay_drivers.fsspec._bucket import check_content_range
 from forebay_drivers.fsspec._dialect import Dialect, HttpDialect
 from forebay_drivers.fsspec._errors import translate
-from forebay_drivers.fsspec._gcsfs import GCS_CHECKSUMS, GcsDialect, resource_checksums, shown_checksums
+from forebay_drivers.fsspec._gcsfs import GcsDialect, resource_checksums, shown_checksums
 from forebay_drivers.fsspec._info import CHECKSUMS, object_info
 from forebay_drivers.fsspec._native import NativeDriver
 from forebay_drivers.fsspec._packages import filesystem_class
-from forebay_drivers.fsspec._s3fs import S3_CHECKSUMS, S3Dialect
+from forebay_drivers.fsspec._s3fs import S3Dialect
 from forebay_drivers.fsspec._sftp import SftpDialect, tidy
 from forebay_drivers.fsspec._shared import Target
 
 __all__ = [
     "CHECKSUMS",
-    "GCS_CHECKSUMS",
-    "S3_CHECKSUMS",
     "AzureDialect",
     "BlockingDriver",
     "Dialect",

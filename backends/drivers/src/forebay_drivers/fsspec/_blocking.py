@@ -135,8 +135,7 @@ class BlockingDriver:
         with self._borrowed(subject) as fs:
             folder = target.rpartition("/")[0]
             if folder:
-                with suppress(FileExistsError):
-                    call(subject, lambda: fs.makedirs(folder, exist_ok=True))
+                call(subject, lambda: _make_folder(fs, folder))
             call(subject, lambda: fs.put_file(str(path), target))
 
     async def aupload(self, key: str, path: Path) -> None:
@@ -186,6 +185,14 @@ class BlockingDriver:
             self._closed += 1
         for fs in idle:
             _close(fs)
+
+
+def _make_folder(fs: AbstractFileSystem, folder: str) -> None:
+    try:
+        fs.makedirs(folder, exist_ok=True)
+    except Exception:  # SFTP says "Failure", FTP has errors of its own
+        if not fs.isdir(folder):
+            raise  # else somebody made it after the file system had looked
 
 
 def _close(fs: AbstractFileSystem) -> None:

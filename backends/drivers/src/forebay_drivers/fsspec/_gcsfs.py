@@ -9,13 +9,11 @@ from urllib.parse import quote
 
 from forebay._checksums import from_base64
 from forebay.types import ObjectInfo
+from forebay_drivers.checksums import GCS_CHECKSUMS
 from forebay_drivers.fsspec._bucket import BucketDialect, check_content_range, total_size
 from forebay_drivers.fsspec._info import CHECKSUMS, object_info
 
-__all__ = ["GCS_CHECKSUMS", "GcsDialect", "resource_checksums", "shown_checksums"]
-
-#: Those that GCS keeps of an object.
-GCS_CHECKSUMS = ("crc32c", "md5")
+__all__ = ["GcsDialect", "resource_checksums", "shown_checksums"]
 
 _PLAIN = {"Accept-Encoding": "identity"}
 

@@ -9,13 +9,10 @@ from typing import Any
 from forebay._checksums import from_base64
 from forebay.exceptions import UnsupportedOperationError
 from forebay.types import ObjectInfo
+from forebay_drivers.checksums import S3_CHECKSUMS
 from forebay_drivers.fsspec._bucket import BucketDialect, check_content_range, total_size
 
-__all__ = ["S3_CHECKSUMS", "S3Dialect"]
-
-
-#: Those that S3 keeps of an object; it makes the first one by itself where nobody gives another.
-S3_CHECKSUMS = ("crc64nvme", "crc32c", "crc32", "sha1", "sha256")
+__all__ = ["S3Dialect"]
 
 
 class S3Dialect(BucketDialect):

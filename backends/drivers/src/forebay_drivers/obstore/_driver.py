@@ -26,7 +26,7 @@ from forebay.exceptions import (
 )
 from forebay.types import ObjectInfo, RangeRead
 from forebay_drivers import drain, fork
-from forebay_drivers.errors import Subject, failure
+from forebay_drivers.errors import HEAD_SAYS_LITTLE, Subject, failure
 from forebay_drivers.obstore._errors import SDK_ERRORS, clean_cause, translate
 from forebay_drivers.validators import check_unchanged, is_strong
 
@@ -42,8 +42,6 @@ T = TypeVar("T")
 _PIECE = 256 * 1024
 _PART = 8 * 1024 * 1024  # of an upload
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # obstore's stand-in for a missing Last-Modified
-# A HEAD response has no body that says why: a small GET is asked then, and it may be allowed where HEAD is not.
-_HEAD_SAYS_LITTLE = frozenset({301, 400, 403, 405, 501})
 
 
 class ObstoreDriver:
@@ -171,7 +169,7 @@ class ObstoreDriver:
         try:
             return self.head(key)
         except StorageError as exc:
-            if exc.status not in _HEAD_SAYS_LITTLE:
+            if exc.status not in HEAD_SAYS_LITTLE:
                 raise
         return self.read(key, 0, 1, None).info
 
@@ -180,7 +178,7 @@ class ObstoreDriver:
         try:
             return await self.ahead(key)
         except StorageError as exc:
-            if exc.status not in _HEAD_SAYS_LITTLE:
+            if exc.status not in HEAD_SAYS_LITTLE:
                 raise
         return (await self.aread(key, 0, 1, None)).info
 
