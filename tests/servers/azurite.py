@@ -11,7 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from servers.process import ServerProcess, free_port
 from servers.require import installed
 from servers.store import Answer, ServerContext, call
 
@@ -115,16 +114,7 @@ class Azurite(ServerContext):
     def start(self) -> None:
         """Start it and make the container."""
         binary = installed("azure", "azurite-blob")
-        for attempt in range(3):
-            self.port = free_port()
-            command = [binary, "--silent", "--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence"]
-            command += ["--blobHost", "127.0.0.1", "--blobPort", str(self.port)]
-            try:
-                process = ServerProcess(command, self.port, self.directory / "azurite.out")
-            except RuntimeError:
-                if attempt == 2:
-                    raise
-            else:
-                break
-        self.own(process)
+        command = [binary, "--silent", "--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence"]
+        command += ["--blobHost", "127.0.0.1", "--blobPort"]
+        self.port = self.own_on_free_port(lambda port: [*command, str(port)], self.directory / "azurite.out")
         self.make_bucket(self.BUCKET)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from servers.fakegcs import FakeGcs
-from servers.process import ServerProcess, free_port
 from servers.require import require
 from servers.store import ServerContext
 from servers.weed import Weed
@@ -86,8 +85,11 @@ class GcsXml(ServerContext):
         self.weed.directory.mkdir(parents=True)
         self._exits.enter_context(self.weed)
         self.processes += self.weed.processes
-        self.port = free_port()
-        conf = _CONF.format(base=self.directory, weed=self.weed.port, port=self.port)
-        (self.directory / "nginx.conf").write_text(conf)
-        command = [binary, "-p", str(self.directory), "-e", str(self.directory / "error.log"), "-c", "nginx.conf"]
-        self.own(ServerProcess(command, self.port, self.directory / "nginx.out"))
+        run = [binary, "-p", str(self.directory), "-e", str(self.directory / "error.log"), "-c", "nginx.conf"]
+
+        def command(port: int) -> list[str]:
+            conf = _CONF.format(base=self.directory, weed=self.weed.port, port=port)
+            (self.directory / "nginx.conf").write_text(conf)
+            return run
+
+        self.port = self.own_on_free_port(command, self.directory / "nginx.out")

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from servers.process import ServerProcess, free_port
 from servers.require import installed, unavailable
 from servers.store import ServerContext
 
@@ -70,16 +69,7 @@ class Moto(ServerContext):
         command = [installed("s3", "moto_server"), "-H", "127.0.0.1"]
         # Without this variable it takes any credentials for good ones.
         env = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "3"}
-        for attempt in range(3):
-            self.port = free_port()
-            try:
-                process = ServerProcess([*command, "-p", str(self.port)], self.port, self.directory / "moto.out", env)
-            except RuntimeError:
-                if attempt == 2:
-                    raise
-            else:
-                break
-        self.own(process)
+        self.port = self.own_on_free_port(lambda port: [*command, "-p", str(port)], self.directory / "moto.out", env)
         iam = self._boto(boto3, "iam", "any", "any")
         iam.create_user(UserName="tests")
         access = iam.create_access_key(UserName="tests")["AccessKey"]
