@@ -27,6 +27,8 @@ from servers.session import session_server
 from servers.sftp import Sftp
 from servers.weed import Weed
 
+from forebay.testing import FaultServer
+
 #: The engine's one thread a process lives until the interpreter ends; `forebay._prefetch` has tests for that end. So
 #: does fsspec's own, which its blocking interface starts.
 LASTING_THREADS = frozenset({"forebay-io", "fsspecIO"})
@@ -63,6 +65,13 @@ moto = session_server(Moto)
 nginx = session_server(Nginx)
 sftp = session_server(Sftp)
 weed = session_server(Weed)
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    """A server that misbehaves as told, empty."""
+    with FaultServer() as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,6 @@ import forebay
 from forebay._backends.file import FileDownloader
 from forebay._backends.memory import MemoryDownloader
 from forebay.testing import Fault, FaultServer, Gate, memory_put
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def test_the_first_item_comes_after_the_first_chunk(server: FaultServer, tmp_path: Path) -> None:

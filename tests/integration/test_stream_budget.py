@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,12 +14,6 @@ from servers.datasets import CHUNKS, expected_items, put_dataset
 import forebay
 from forebay import exceptions
 from forebay.testing import Fault, FaultServer
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def chunk_size(folder: Path) -> int:

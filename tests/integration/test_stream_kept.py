@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from servers.datasets import CHUNKS, expected_items, put_dataset
 
 import forebay
 from forebay.testing import FaultServer
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def test_what_is_cached_is_not_fetched_again(server: FaultServer, tmp_path: Path) -> None:

@@ -7,14 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from servers.answers import opening
 
-from forebay.testing import FaultServer
 from forebay_http import HttpDownloader
-
-
-@pytest.fixture
-def faults() -> Iterator[FaultServer]:
-    with FaultServer() as server:
-        yield server
 
 
 @pytest.fixture
