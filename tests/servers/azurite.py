@@ -8,39 +8,28 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from hashlib import sha256
-from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from servers.require import installed
-from servers.store import Answer, ServerContext, call
+from servers.store import Answer, BucketServer, call
 
 __all__ = ["Azurite"]
 
 _VERSION = "2023-11-03"
 
 
-class Azurite(ServerContext):
+class Azurite(BucketServer):
     """Azure Blob Storage on a free port, in memory. ``put`` and ``delete`` are requests signed here."""
 
-    BUCKET = "bench"
+    SCHEME, BUCKET = "az", "bench"
     ACCOUNT = "devstoreaccount1"
     #: Known to everybody: it stands in Microsoft's documentation.
     KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
-        self.port = 0
 
     @property
     def endpoint(self) -> str:
         """Where the account answers."""
         return f"http://127.0.0.1:{self.port}/{self.ACCOUNT}"
-
-    @property
-    def url(self) -> str:
-        """The container."""
-        return f"az://{self.BUCKET}"
 
     @property
     def options(self) -> dict[str, object]:

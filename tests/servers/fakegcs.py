@@ -8,35 +8,20 @@ from pathlib import Path
 from urllib.parse import quote
 
 from servers.require import unavailable
-from servers.store import ServerContext, call
+from servers.store import BucketServer, call
 
 __all__ = ["FakeGcs"]
 
 
-class FakeGcs(ServerContext):
+class FakeGcs(BucketServer):
     """GCS on a free port, in memory. ``put`` and ``delete`` are plain requests to the JSON API.
 
     It knows no credentials, ignores If-Match, and takes no upload through the XML API, which obstore uses.
     """
 
-    BUCKET = "bench"
+    SCHEME, BUCKET = "gs", "bench"
     #: The server does not look at it; without one obstore asks the cloud's metadata address.
     TOKEN = "emulator-token-0123456789"
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
-        self.port = 0
-
-    @property
-    def endpoint(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The bucket."""
-        return f"gs://{self.BUCKET}"
 
     @property
     def options(self) -> dict[str, object]:

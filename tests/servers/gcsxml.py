@@ -9,7 +9,7 @@ from pathlib import Path
 
 from servers.fakegcs import FakeGcs
 from servers.require import require
-from servers.store import ServerContext
+from servers.store import BucketServer
 from servers.weed import Weed
 
 __all__ = ["GcsXml"]
@@ -37,27 +37,15 @@ http {{
 """
 
 
-class GcsXml(ServerContext):
+class GcsXml(BucketServer):
     """As `FakeGcs`, for the obstore driver alone; ``put`` and ``delete`` go through boto3 to SeaweedFS."""
 
-    BUCKET = "bench"
+    SCHEME, BUCKET = "gs", "bench"
     TOKEN = FakeGcs.TOKEN
 
     def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
+        super().__init__(directory)
         self.weed = Weed(directory / "weed", anonymous=True)
-        self.port = 0
-
-    @property
-    def endpoint(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The bucket."""
-        return f"gs://{self.BUCKET}"
 
     @property
     def options(self) -> dict[str, object]:

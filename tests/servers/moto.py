@@ -8,33 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from servers.require import installed, unavailable
-from servers.store import ServerContext
+from servers.store import BucketServer
 
 __all__ = ["Moto"]
 
 
-class Moto(ServerContext):
+class Moto(BucketServer):
     """S3 on a free port with one user, who may do everything with S3. ``put`` and ``delete`` go through boto3."""
 
-    BUCKET = "bench"
+    SCHEME, BUCKET = "s3", "bench"
     REGION = "us-east-1"
 
     def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
-        self.port = 0
+        super().__init__(directory)
         self.key = self.secret = ""
         self._client: Any = None
-
-    @property
-    def endpoint(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The bucket."""
-        return f"s3://{self.BUCKET}"
 
     @property
     def options(self) -> dict[str, object]:

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 from urllib.parse import urlsplit
 
 from servers.process import ServerProcess, free_port
 
-__all__ = ["Answer", "ServerContext", "Store", "StoreRemote", "call"]
+__all__ = ["Answer", "BucketServer", "ServerContext", "Store", "StoreRemote", "call"]
 
 _DEADLINE = 20.0
 
@@ -142,3 +142,25 @@ class ServerContext:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._exits.close()
+
+
+class BucketServer(ServerContext):
+    """One with a bucket, or container, on a port of this machine; what it writes lies in ``directory``."""
+
+    SCHEME: ClassVar[str]
+    BUCKET: str
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+        self.port = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The bucket."""
+        return f"{self.SCHEME}://{self.BUCKET}"
