@@ -18,11 +18,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from servers.azurite import Azurite
 from servers.fakegcs import FakeGcs
+from servers.ftp import Ftp
 from servers.gcsxml import GcsXml
 from servers.moto import Moto
+from servers.nginx import Nginx
 from servers.process import LASTING
-from servers.store import lasting
+from servers.session import session_server
+from servers.sftp import Sftp
 from servers.weed import Weed
+
+from forebay.testing import FaultServer
 
 #: The engine's one thread a process lives until the interpreter ends; `forebay._prefetch` has tests for that end. So
 #: does fsspec's own, which its blocking interface starts.
@@ -51,39 +56,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="the first seed of the crash campaign")
 
 
-@pytest.fixture(scope="session")
-def weed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Weed]:
-    """SeaweedFS's S3, one for all tests of this process."""
-    with lasting(Weed(tmp_path_factory.mktemp("weed"))) as server:
-        yield server
+# One server of each for all tests of this process, started when a test first asks for it.
+azurite = session_server(Azurite)
+fakegcs = session_server(FakeGcs)
+ftp = session_server(Ftp)
+gcsxml = session_server(GcsXml)
+moto = session_server(Moto)
+nginx = session_server(Nginx)
+sftp = session_server(Sftp)
+weed = session_server(Weed)
 
 
-@pytest.fixture(scope="session")
-def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
-    """moto's S3, one for all tests of this process."""
-    with lasting(Moto(tmp_path_factory.mktemp("moto"))) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def fakegcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcs]:
-    """fake-gcs-server, one for all tests of this process."""
-    with lasting(FakeGcs(tmp_path_factory.mktemp("fakegcs"))) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def gcsxml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsXml]:
-    """SeaweedFS behind an address that speaks Google's XML API, one for all tests of this process."""
-    with lasting(GcsXml(tmp_path_factory.mktemp("gcsxml"))) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
-    """Azurite, one for all tests of this process."""
-    with lasting(Azurite(tmp_path_factory.mktemp("azurite"))) as server:
-        yield server
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    """A server that misbehaves as told, empty."""
+    with FaultServer() as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import gzip
 import re
 import tomllib
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,12 +101,6 @@ class Cloud:
         data = path.read_bytes()
         forebay.release(path)
         return data
-
-
-@pytest.fixture
-def faults() -> Iterator[FaultServer]:
-    with FaultServer() as server:
-        yield server
 
 
 @pytest.fixture(params=[f"{name}-{driver}" for name in ("s3", "gcs", "azure") for driver in ("obstore", "fsspec")])

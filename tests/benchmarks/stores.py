@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from servers.process import ServerProcess, free_port
 
 MODULES = Path("/usr/lib/nginx/modules")
 
@@ -51,34 +50,16 @@ def stores(root: Path) -> Iterator[Stores]:
     nginx = shutil.which("nginx") or "/usr/sbin/nginx"
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
-        near, far = _free_port(), _free_port()
+        near, far = free_port(), free_port()
         config = run / "nginx.conf"
         config.write_text(
             CONFIG.format(
                 user="user root;" if os.getuid() == 0 else "", modules=MODULES, run=run, root=root, near=near, far=far
             )
         )
-        process = subprocess.Popen([nginx, "-c", str(config), "-p", str(run)], stderr=subprocess.DEVNULL)
+        # nginx listens on both ports before it answers on one. It needs its lua module (Debian: libnginx-mod-http-lua).
+        process = ServerProcess([nginx, "-c", str(config), "-p", str(run)], near, run / "nginx.out")
         try:
-            for port in (near, far):
-                _wait_until_open(port, process)
             yield Stores(f"http://127.0.0.1:{near}", f"http://127.0.0.1:{far}", run)
         finally:
-            process.terminate()
-            process.wait(10)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_until_open(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.01)
-    raise RuntimeError("nginx did not start; it needs its lua module (Debian: libnginx-mod-http-lua)")
+            process.stop()

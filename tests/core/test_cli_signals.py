@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -34,12 +34,6 @@ def wait_until(what: Callable[[], bool], deadline: float = 90.0) -> None:
     finally:
         pause.kill()
         pause.communicate()
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def start(*arguments: str, tmp: Path) -> subprocess.Popen[str]:

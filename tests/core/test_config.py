@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from servers.forked import check_own_after_fork
 
 from forebay import _config
 from forebay._config import (
@@ -212,11 +213,9 @@ def test_eviction_by_strength(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         eviction()
 
 
-def test_n10_forked_children_do_not_share_randomness(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = _config.random()
-    assert _config.random() is here
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert _config.random() is not here
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_n10_forked_children_do_not_share_randomness() -> None:
+    check_own_after_fork("forebay._config", "random")
 
 
 def test_what_differs_from_what_was_asked_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -11,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 from formats.folder import read_folder
+from servers.process import wait_until
 
 import forebay
 from forebay._backends.memory import STORE
@@ -168,22 +171,27 @@ def test_any_other_failure_is_the_callers_and_no_index_appears(error: Exception)
     assert not list(Path(tempfile.gettempdir()).glob("forebay-pack-*"))
 
 
-def test_an_interrupt_cancels_the_upload_and_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_cancels_the_upload_and_leaves_no_thread() -> None:
     """Ctrl-C while the async hook is stuck: the hook is told, the loop ends, nothing stays behind."""
-    import concurrent.futures
+    stuck = Native.stuck = threading.Event()
+    here = threading.get_ident()
 
-    Native.stuck = threading.Event()
-    wait = concurrent.futures.Future.result
+    def waits() -> bool:
+        return sys._current_frames()[here].f_code.co_name == "wait"
 
-    def interrupted(future: Any, timeout: float | None = None) -> Any:
-        if timeout is None:
-            assert Native.stuck is not None
-            assert Native.stuck.wait(60)
-            raise KeyboardInterrupt
-        return wait(future, timeout)
+    def press() -> None:
+        assert stuck.wait(60)
+        wait_until(waits, deadline=60, what="the caller's wait for the upload")
+        signal.pthread_kill(here, signal.SIGINT)
 
-    monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        forebay.pack(ITEMS, "native://lake/data")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # workers of pytest ignore it
+    presser = threading.Thread(target=press)
+    presser.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            forebay.pack(ITEMS, "native://lake/data")
+    finally:
+        presser.join()
+        signal.signal(signal.SIGINT, before)
     assert Native.cancelled == ["chunk-0-0.bin"]
     assert not [thread for thread in threading.enumerate() if thread.name == "forebay-pack"]

@@ -30,12 +30,6 @@ WHOLE = expected_items()
 
 
 @pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
-
-
-@pytest.fixture
 def register() -> Iterator[Callable[[type[forebay.Downloader]], str]]:
     """Registers a class for the scheme ``lake``, and forgets it after the test."""
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ import forebay
 path = forebay.fetch(sys.argv[1], cache_dir=sys.argv[2])
 print(path.read_bytes().decode())
 """
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def leases(cache: Path) -> int:

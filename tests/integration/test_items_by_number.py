@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,6 @@ from forebay.exceptions import PrefetchClosedError
 from forebay.testing import Fault, FaultServer, Gate
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def plain(batch: list[Any]) -> list[Any]:

@@ -7,7 +7,6 @@ import multiprocessing
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,12 +18,6 @@ import forebay
 from forebay import exceptions
 from forebay._cache import open_cache
 from forebay.testing import Fault, FaultServer
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def bodies(server: FaultServer) -> int:

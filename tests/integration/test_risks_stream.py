@@ -21,12 +21,6 @@ from forebay import exceptions
 from forebay.testing import Fault, FaultServer, Gate
 
 
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
-
-
 def chunks_in(cache: Path) -> list[str]:
     return sorted(file.name for file in (cache / "chunks").rglob("*") if file.is_file())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from servers.datasets import expected_items, put_dataset
 import forebay
 from forebay import exceptions
 from forebay.testing import Fault, FaultServer
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 @pytest.mark.parametrize("prefetch", [0, 4, None])

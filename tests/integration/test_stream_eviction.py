@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ ITEMS = CHUNKS * PER_CHUNK
 EPOCHS = 5
 #: Of the dataset, an epoch, after the first; 0.5 is the least that a cache of half its size can do in every order.
 LIMIT = 0.60
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def half(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,6 @@ from forebay.exceptions import ForebayError, IntegrityError
 from forebay.testing import FaultServer
 
 Body = Callable[[bytes], bytes]
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def plain(stored: bytes) -> bytes:

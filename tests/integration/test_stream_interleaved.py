@@ -28,12 +28,6 @@ PLAIN = 5 * 1040 + 60
 DEADLINE = 15.0
 
 
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """No floor under the look-ahead; and whoever waits for himself is told so within the test's patience."""

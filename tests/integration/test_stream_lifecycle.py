@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,6 @@ from servers.readers import send_indices
 import forebay
 from forebay import exceptions
 from forebay.testing import Fault, FaultServer, Gate
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def leases(cache: Path) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pytest
 
@@ -17,12 +19,28 @@ from forebay.exceptions import (
     ServerError,
     StorageError,
     StorageTimeoutError,
+    ThrottledError,
 )
-from forebay.testing import Fault, run_async
+from forebay.testing import Fault, FaultServer, run_async
 
-__all__ = ["FAULTS", "KEY", "Case", "check_told", "errors_of", "stat_error"]
+__all__ = [
+    "FAULTS",
+    "KEY",
+    "NOBODY",
+    "Case",
+    "check_errors",
+    "check_one_attempt",
+    "check_told",
+    "errors_of",
+    "opening",
+    "stat_error",
+]
 
 KEY = "key.bin"
+#: No server takes a port so low, and none that a test starts is given it.
+NOBODY = "http://127.0.0.1:1"
+
+D = TypeVar("D", bound=Downloader)
 
 
 @dataclass(frozen=True)
@@ -48,6 +66,22 @@ FAULTS = {
     "body stops moving": (Fault(hang=True, after=2), StorageTimeoutError),
     "502": (Fault(status=502), ServerError),
 }
+
+
+@contextmanager
+def opening(make: Callable[..., D]) -> Iterator[Callable[..., D]]:
+    """``make``, whose downloaders are closed at the end."""
+    made: list[D] = []
+
+    def opened(*args: object, **options: object) -> D:
+        made.append(make(*args, **options))
+        return made[-1]
+
+    try:
+        yield opened
+    finally:
+        for one in made:
+            one.close()
 
 
 def errors_of(downloader: Downloader, *, whole: bool = True) -> list[StorageError]:
@@ -89,3 +123,21 @@ def check_told(error: StorageError, backend: str, secrets: tuple[str, ...]) -> N
     assert error.backend == backend
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (type(error), str(error))
+
+
+def check_errors(
+    errors: Iterable[StorageError], wanted: type[StorageError], backend: str, secrets: tuple[str, ...], says: str = ""
+) -> None:
+    """Each is exactly of that class, says so, and `check_told`."""
+    for error in errors:
+        assert type(error) is wanted, f"{error!r} from {error.__cause__!r}"
+        assert says in str(error)
+        check_told(error, backend, secrets)
+
+
+def check_one_attempt(downloader: Downloader, faults: FaultServer) -> None:
+    """The engine's policy rules: no SDK tries again by itself (N10)."""
+    faults.script(None, Fault(status=503), times=None)
+    with pytest.raises(ThrottledError):
+        downloader.download_bytes(KEY, 2, 4)
+    assert len(faults.requests) == 1

@@ -8,40 +8,28 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from hashlib import sha256
-from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from servers.process import ServerProcess, free_port
 from servers.require import installed
-from servers.store import Answer, ServerContext, call
+from servers.store import Answer, BucketServer, call
 
 __all__ = ["Azurite"]
 
 _VERSION = "2023-11-03"
 
 
-class Azurite(ServerContext):
+class Azurite(BucketServer):
     """Azure Blob Storage on a free port, in memory. ``put`` and ``delete`` are requests signed here."""
 
-    BUCKET = "bench"
+    SCHEME, BUCKET = "az", "bench"
     ACCOUNT = "devstoreaccount1"
     #: Known to everybody: it stands in Microsoft's documentation.
     KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
-        self.port = 0
 
     @property
     def endpoint(self) -> str:
         """Where the account answers."""
         return f"http://127.0.0.1:{self.port}/{self.ACCOUNT}"
-
-    @property
-    def url(self) -> str:
-        """The container."""
-        return f"az://{self.BUCKET}"
 
     @property
     def options(self) -> dict[str, object]:
@@ -115,16 +103,7 @@ class Azurite(ServerContext):
     def start(self) -> None:
         """Start it and make the container."""
         binary = installed("azure", "azurite-blob")
-        for attempt in range(3):
-            self.port = free_port()
-            command = [binary, "--silent", "--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence"]
-            command += ["--blobHost", "127.0.0.1", "--blobPort", str(self.port)]
-            try:
-                process = ServerProcess(command, self.port, self.directory / "azurite.out")
-            except RuntimeError:
-                if attempt == 2:
-                    raise
-            else:
-                break
-        self.own(process)
+        command = [binary, "--silent", "--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence"]
+        command += ["--blobHost", "127.0.0.1", "--blobPort"]
+        self.port = self.own_on_free_port(lambda port: [*command, str(port)], self.directory / "azurite.out")
         self.make_bucket(self.BUCKET)

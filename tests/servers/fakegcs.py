@@ -7,37 +7,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
-from servers.process import ServerProcess, free_port
 from servers.require import unavailable
-from servers.store import ServerContext, call
+from servers.store import BucketServer, call
 
 __all__ = ["FakeGcs"]
 
 
-class FakeGcs(ServerContext):
+class FakeGcs(BucketServer):
     """GCS on a free port, in memory. ``put`` and ``delete`` are plain requests to the JSON API.
 
     It knows no credentials, ignores If-Match, and takes no upload through the XML API, which obstore uses.
     """
 
-    BUCKET = "bench"
+    SCHEME, BUCKET = "gs", "bench"
     #: The server does not look at it; without one obstore asks the cloud's metadata address.
     TOKEN = "emulator-token-0123456789"
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
-        self.port = 0
-
-    @property
-    def endpoint(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The bucket."""
-        return f"gs://{self.BUCKET}"
 
     @property
     def options(self) -> dict[str, object]:
@@ -63,20 +47,14 @@ class FakeGcs(ServerContext):
     def start(self) -> None:
         """Start it and make the bucket."""
         binary = _binary()
-        for attempt in range(3):
-            self.port = free_port()
+
+        def command(port: int) -> list[str]:
             # Its own idea of its address has to be exact, or /bucket/key is 404.
-            command = [str(binary), "-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port)]
-            command += ["-backend", "memory", "-public-host", f"127.0.0.1:{self.port}"]
-            command += ["-external-url", self.endpoint, "-log-level", "warn"]
-            try:
-                process = ServerProcess(command, self.port, self.directory / "fakegcs.out")
-            except RuntimeError:
-                if attempt == 2:
-                    raise
-            else:
-                break
-        self.own(process)
+            address = ["-public-host", f"127.0.0.1:{port}", "-external-url", f"http://127.0.0.1:{port}"]
+            listen = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+            return [str(binary), *listen, *address, "-backend", "memory", "-log-level", "warn"]
+
+        self.port = self.own_on_free_port(command, self.directory / "fakegcs.out")
         self.make_bucket(self.BUCKET)
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from servers.fakegcs import FakeGcs
-from servers.process import ServerProcess, free_port
 from servers.require import require
-from servers.store import ServerContext
+from servers.store import BucketServer
 from servers.weed import Weed
 
 __all__ = ["GcsXml"]
@@ -38,27 +37,15 @@ http {{
 """
 
 
-class GcsXml(ServerContext):
+class GcsXml(BucketServer):
     """As `FakeGcs`, for the obstore driver alone; ``put`` and ``delete`` go through boto3 to SeaweedFS."""
 
-    BUCKET = "bench"
+    SCHEME, BUCKET = "gs", "bench"
     TOKEN = FakeGcs.TOKEN
 
     def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
+        super().__init__(directory)
         self.weed = Weed(directory / "weed", anonymous=True)
-        self.port = 0
-
-    @property
-    def endpoint(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The bucket."""
-        return f"gs://{self.BUCKET}"
 
     @property
     def options(self) -> dict[str, object]:
@@ -86,8 +73,11 @@ class GcsXml(ServerContext):
         self.weed.directory.mkdir(parents=True)
         self._exits.enter_context(self.weed)
         self.processes += self.weed.processes
-        self.port = free_port()
-        conf = _CONF.format(base=self.directory, weed=self.weed.port, port=self.port)
-        (self.directory / "nginx.conf").write_text(conf)
-        command = [binary, "-p", str(self.directory), "-e", str(self.directory / "error.log"), "-c", "nginx.conf"]
-        self.own(ServerProcess(command, self.port, self.directory / "nginx.out"))
+        run = [binary, "-p", str(self.directory), "-e", str(self.directory / "error.log"), "-c", "nginx.conf"]
+
+        def command(port: int) -> list[str]:
+            conf = _CONF.format(base=self.directory, weed=self.weed.port, port=port)
+            (self.directory / "nginx.conf").write_text(conf)
+            return run
+
+        self.port = self.own_on_free_port(command, self.directory / "nginx.out")

@@ -7,35 +7,22 @@ import os
 from pathlib import Path
 from typing import Any
 
-from servers.process import ServerProcess, free_port
 from servers.require import installed, unavailable
-from servers.store import ServerContext
+from servers.store import BucketServer
 
 __all__ = ["Moto"]
 
 
-class Moto(ServerContext):
+class Moto(BucketServer):
     """S3 on a free port with one user, who may do everything with S3. ``put`` and ``delete`` go through boto3."""
 
-    BUCKET = "bench"
+    SCHEME, BUCKET = "s3", "bench"
     REGION = "us-east-1"
 
     def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
-        self.port = 0
+        super().__init__(directory)
         self.key = self.secret = ""
         self._client: Any = None
-
-    @property
-    def endpoint(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The bucket."""
-        return f"s3://{self.BUCKET}"
 
     @property
     def options(self) -> dict[str, object]:
@@ -70,16 +57,7 @@ class Moto(ServerContext):
         command = [installed("s3", "moto_server"), "-H", "127.0.0.1"]
         # Without this variable it takes any credentials for good ones.
         env = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "3"}
-        for attempt in range(3):
-            self.port = free_port()
-            try:
-                process = ServerProcess([*command, "-p", str(self.port)], self.port, self.directory / "moto.out", env)
-            except RuntimeError:
-                if attempt == 2:
-                    raise
-            else:
-                break
-        self.own(process)
+        self.port = self.own_on_free_port(lambda port: [*command, "-p", str(port)], self.directory / "moto.out", env)
         iam = self._boto(boto3, "iam", "any", "any")
         iam.create_user(UserName="tests")
         access = iam.create_access_key(UserName="tests")["AccessKey"]

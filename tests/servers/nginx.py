@@ -6,11 +6,11 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import quote
 
-from servers.process import ServerProcess, free_port, wait_until
+from servers.process import free_port, wait_until
 from servers.require import require
+from servers.store import ServerContext
 
 __all__ = ["LoggedRequest", "Nginx"]
 
@@ -68,7 +68,7 @@ class LoggedRequest:
     accept_encoding: str
 
 
-class Nginx:
+class Nginx(ServerContext):
     """A context manager. ``put`` and ``delete`` work on the files themselves, so no client of ours is between.
 
     Sections: ``/`` plain, ``/basic/`` (user ``reader``, password ``open sesame``), ``/bearer/`` (``good-token``),
@@ -81,9 +81,9 @@ class Nginx:
     USER = ("reader", "open sesame")
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.directory = directory
         self.www = directory / "www"
-        self._process: ServerProcess | None = None
         self._seen = 0
         self.port = self.other_port = 0
 
@@ -118,36 +118,27 @@ class Nginx:
         lines = log.read_text().splitlines(keepends=True) if log.exists() else []
         return [line for line in lines if line.endswith("\n")][self._seen :]
 
-    def __enter__(self) -> Nginx:
+    def start(self) -> None:
+        """Start it on two ports that were free."""
         binary = require("nginx")
         self.www.mkdir(parents=True, exist_ok=True)
         (self.directory / "users").write_text("{}:{{PLAIN}}{}\n".format(*self.USER))
-        for attempt in range(3):
-            self.port, self.other_port = free_port(), free_port()
-            self._write_conf()
-            command = [binary, "-p", str(self.directory), "-e", str(self.directory / "error.log")]
-            try:
-                self._process = ServerProcess([*command, "-c", "nginx.conf"], self.port, self.directory / "nginx.out")
-            except RuntimeError:
-                if attempt == 2:  # somebody else took the port, again and again
-                    raise
-            else:
-                break
-        return self
+        error_log = str(self.directory / "error.log")
 
-    def _write_conf(self) -> None:
+        def command(port: int) -> list[str]:
+            self.other_port = free_port()
+            self._write_conf(port)
+            return [binary, "-p", str(self.directory), "-e", error_log, "-c", "nginx.conf"]
+
+        self.port = self.own_on_free_port(command, self.directory / "nginx.out")
+
+    def _write_conf(self, port: int) -> None:
         text = _CONF.format(
             base=self.directory,
             www=self.www,
-            port=self.port,
+            port=port,
             other=self.other_port,
             signature=self.SIGNATURE,
             user="user root;" if os.geteuid() == 0 else "",
         )
         (self.directory / "nginx.conf").write_text(text)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process is not None:
-            self._process.stop()

@@ -13,49 +13,24 @@ from typing import Any
 if __name__ == "__main__":  # this file is also the server's process
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from servers.process import ServerProcess, free_port
+from servers.folder import FolderServer
 from servers.require import unavailable
-from servers.store import ServerContext
 
 __all__ = ["Sftp"]
 
 
-class Sftp(ServerContext):
-    """A context manager. ``put`` and ``delete`` work on the files themselves."""
+class Sftp(FolderServer):
+    """paramiko's, in a process of its own."""
 
-    USER, PASSWORD = "reader", "open-sesame"
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.folder = directory / "sftp"
-        self._log = directory / "sftp.out"
-        self.port = 0
-
-    @property
-    def url(self) -> str:
-        """The root, with user and password."""
-        return f"sftp://{self.USER}:{self.PASSWORD}@127.0.0.1:{self.port}"
-
-    def put(self, key: str, data: bytes) -> None:
-        """Make or replace a file, whole."""
-        if "//" in key or key.endswith("/"):
-            raise ValueError("a file system has no such name")
-        path = self.folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-    def delete(self, key: str) -> None:
-        """Remove a file."""
-        (self.folder / key).unlink()
+    SCHEME = "sftp"
 
     def start(self) -> None:
         """Start it over an empty folder."""
         if find_spec("paramiko") is None:
             unavailable("sftp", "no paramiko in this environment")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
-        command = [sys.executable, "-W", "ignore", __file__, str(self.port), str(self.folder), self.USER, self.PASSWORD]
-        self.own(ServerProcess(command, self.port, self._log))
+        command = [sys.executable, "-W", "ignore", __file__]
+        login = [str(self.folder), self.USER, self.PASSWORD]
+        self.port = self.own_on_free_port(lambda port: [*command, str(port), *login], self.log)
 
 
 def _serve(port: int, folder: Path, user: str, password: str) -> None:

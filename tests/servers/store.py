@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self
 from urllib.parse import urlsplit
 
-from servers.process import LASTING, ServerProcess
+from servers.process import ServerProcess, free_port
 
-__all__ = ["Answer", "ServerContext", "Store", "StoreRemote", "call", "lasting"]
+__all__ = ["Answer", "BucketServer", "ServerContext", "Store", "StoreRemote", "call"]
 
 _DEADLINE = 20.0
 
@@ -114,6 +115,21 @@ class ServerContext:
         self.processes.append(process)
         self._exits.callback(process.stop)
 
+    def own_on_free_port(
+        self, command: Callable[[int], Sequence[str]], log: Path, env: Mapping[str, str] | None = None
+    ) -> int:
+        """Own what ``command`` makes of a free port, which is returned; another one where somebody was faster."""
+        for last in (False, False, True):
+            port = free_port()
+            try:
+                self.own(ServerProcess(command(port), port, log, env))
+            except RuntimeError:
+                if last:
+                    raise
+            else:
+                break
+        return port
+
     def __enter__(self) -> Self:
         try:
             self.start()
@@ -128,16 +144,23 @@ class ServerContext:
         self._exits.close()
 
 
-Server = TypeVar("Server", bound=ServerContext)
+class BucketServer(ServerContext):
+    """One with a bucket, or container, on a port of this machine; what it writes lies in ``directory``."""
 
+    SCHEME: ClassVar[str]
+    BUCKET: str
 
-@contextmanager
-def lasting(server: Server) -> Iterator[Server]:
-    """The running server, for a session's fixture: no test is blamed for its processes."""
-    with server:
-        pids = {process.pid for process in server.processes}
-        LASTING.update(pids)
-        try:
-            yield server
-        finally:
-            LASTING.difference_update(pids)
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+        self.port = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The bucket."""
+        return f"{self.SCHEME}://{self.BUCKET}"

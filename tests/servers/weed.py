@@ -11,7 +11,7 @@ from typing import Any
 
 from servers.process import ServerProcess, wait_until
 from servers.require import installed, unavailable
-from servers.store import ServerContext, call
+from servers.store import BucketServer, call
 
 __all__ = ["Weed"]
 
@@ -19,32 +19,20 @@ _PORTS = ("master", "volume", "filer", "admin", "s3")
 _GRPC = 10_000  # each port's gRPC twin lies this much higher
 
 
-class Weed(ServerContext):
+class Weed(BucketServer):
     """S3 on a free port with one identity and one bucket. ``put`` and ``delete`` go through boto3.
 
     With ``anonymous=True`` it asks for no credentials at all; else whoever has none may read the bucket `PUBLIC`.
     """
 
-    BUCKET = "bench"
+    SCHEME, BUCKET = "s3", "bench"
     PUBLIC = "public"
     KEY, SECRET, REGION = "testkey", "testsecret-0123456789", "us-east-1"
 
     def __init__(self, directory: Path, *, anonymous: bool = False) -> None:
-        super().__init__()
-        self.directory = directory
+        super().__init__(directory)
         self.anonymous = anonymous
-        self.port = 0
         self._client: Any = None
-
-    @property
-    def endpoint(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The bucket."""
-        return f"s3://{self.BUCKET}"
 
     @property
     def options(self) -> dict[str, object]:

@@ -32,12 +32,6 @@ pytestmark = pytest.mark.slow
 LIMIT = 4.0
 
 
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
-
-
 @pytest.fixture(params=["http", "s3"])
 def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """A dataset's URL and the options that reach it."""

@@ -38,12 +38,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork.*:Depr
 
 
 @pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
-
-
-@pytest.fixture
 def dataset(server: FaultServer, tmp_path: Path) -> Iterator[StreamingDataset]:
     """40 items in 8 chunks, and the cache directory ``cache`` beside."""
     put_dataset(server, tmp_path)

@@ -26,12 +26,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
-
-
-@pytest.fixture
 def dataset(server: FaultServer, tmp_path: Path) -> Iterator[StreamingDataset]:
     put_dataset(server, tmp_path)
     with StreamingDataset(server.url(), cache_dir=tmp_path / "cache", shuffle=True, seed=3) as opened:

@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
-from servers.answers import FAULTS, KEY, Case, check_told, errors_of, stat_error
+from servers.answers import (
+    FAULTS,
+    KEY,
+    NOBODY,
+    Case,
+    check_errors,
+    check_one_attempt,
+    check_told,
+    errors_of,
+    opening,
+    stat_error,
+)
 from servers.azurite import Azurite
 
 from forebay.exceptions import (
@@ -78,11 +89,6 @@ def answer(case: Case, secret: object) -> Fault:
     return Fault(status=case.status, body=text.encode() if case.code else b"", headers=headers)
 
 
-@pytest.fixture(params=["obstore", "fsspec"])
-def driver(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def faults() -> Iterator[FaultServer]:
     with FaultServer() as server:
@@ -92,17 +98,13 @@ def faults() -> Iterator[FaultServer]:
 
 @pytest.fixture
 def opened(driver: str) -> Iterator[Callable[..., AzureDownloader]]:
-    made: list[AzureDownloader] = []
-
     def make(endpoint: str, root: str = "az://bench", **options: object) -> AzureDownloader:
         given: dict[str, object] = {"timeout": 0.5, "connect_timeout": 1.0, "driver": driver, "endpoint_url": endpoint}
         who = options or {"account_key": WRONG_KEY}
-        made.append(AzureDownloader(root, {**given, "account_name": ACCOUNT, **who}))
-        return made[-1]
+        return AzureDownloader(root, {**given, "account_name": ACCOUNT, **who})
 
-    yield make
-    for one in made:
-        one.close()
+    with opening(make) as opened:
+        yield opened
 
 
 def test_every_row_of_the_table_is_tried() -> None:
@@ -128,33 +130,21 @@ def test_answers(
 def test_faults(opened: Callable[..., AzureDownloader], faults: FaultServer, what: str) -> None:
     fault, wanted = FAULTS[what]
     faults.script(None, fault, times=None)
-    for error in errors_of(opened(faults.url(), sas_token=SAS)):
-        assert type(error) is wanted
-        check_told(error, "azure", SECRETS)
+    check_errors(errors_of(opened(faults.url(), sas_token=SAS)), wanted, "azure", SECRETS)
 
 
 def test_nobody_answers(opened: Callable[..., AzureDownloader]) -> None:
-    with FaultServer() as server:
-        address = server.url()
-    for error in errors_of(opened(address)):
-        assert type(error) is ConnectionFailedError
-        check_told(error, "azure", SECRETS)
+    check_errors(errors_of(opened(NOBODY)), ConnectionFailedError, "azure", SECRETS)
 
 
 def test_one_attempt_a_request(opened: Callable[..., AzureDownloader], faults: FaultServer) -> None:
-    """The engine's policy rules: neither obstore nor the SDK tries again by itself."""
-    faults.script(None, Fault(status=503), times=None)
-    with pytest.raises(ThrottledError):
-        opened(faults.url()).download_bytes(KEY, 2, 4)
-    assert len(faults.requests) == 1
+    check_one_attempt(opened(faults.url()), faults)
 
 
 def test_missing_object_and_container(opened: Callable[..., AzureDownloader], azurite: Azurite) -> None:
     for root in (azurite.url, "az://no-such-container"):
         downloader = opened(azurite.endpoint, root, account_key=azurite.KEY)
-        for error in [*errors_of(downloader), stat_error(downloader)]:
-            assert type(error) is ObjectNotFoundError
-            check_told(error, "azure", SECRETS)
+        check_errors([*errors_of(downloader), stat_error(downloader)], ObjectNotFoundError, "azure", SECRETS)
     with pytest.raises(ObjectNotFoundError):
         list(opened(azurite.endpoint, "az://no-such-container", account_key=azurite.KEY).list())
 
@@ -171,11 +161,9 @@ def test_credentials_that_the_server_refuses(
         "nobody": {"anonymous": True},
     }
     downloader = opened(azurite.endpoint, **ways[who])
-    for error in [*errors_of(downloader), stat_error(downloader)]:
-        # Azurite has one code for all of them, AuthorizationFailure; Azure's own ones are in the table above.
-        assert type(error) is AccessDeniedError
-        assert "account_key" in str(error)
-        check_told(error, "azure", SECRETS)
+    # Azurite has one code for all of them, AuthorizationFailure; Azure's own ones are in the table above.
+    refusals = [*errors_of(downloader), stat_error(downloader)]
+    check_errors(refusals, AccessDeniedError, "azure", SECRETS, says="account_key")
 
 
 def test_signature_that_has_ended_is_not_sent(

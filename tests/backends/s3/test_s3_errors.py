@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from servers.answers import FAULTS, Case, check_told, errors_of, stat_error
+from servers.answers import FAULTS, NOBODY, Case, check_errors, check_told, errors_of, stat_error
 from servers.moto import Moto
 from servers.weed import Weed
 
@@ -123,17 +123,11 @@ def test_each_fault_means_the_same_on_both_drivers(faults: FaultServer, faulty: 
     fault, expected = {**FAULTS, **RANGE_FAULTS}[name]
     faults.put("bucket/key.bin", b"0123456789")
     faults.script(None, fault, times=None)
-    for error in errors_of(faulty(timeout=0.5), whole=name in FAULTS):
-        assert type(error) is expected, f"{error!r} from {error.__cause__!r}"
-        check_told(error, "s3", SECRETS)
+    check_errors(errors_of(faulty(timeout=0.5), whole=name in FAULTS), expected, "s3", SECRETS)
 
 
-def test_refused_port(opened: Open) -> None:
-    downloader = opened(
-        "s3://bucket", endpoint_url="http://127.0.0.1:1", access_key_id="k" * 8, secret_access_key="s" * 8
-    )
-    for error in errors_of(downloader):
-        assert type(error) is ConnectionFailedError
+def test_refused_port(faulty: Open) -> None:
+    check_errors(errors_of(faulty(endpoint_url=NOBODY)), ConnectionFailedError, "s3", SECRETS)
 
 
 def test_no_driver_retries_by_itself(faults: FaultServer, faulty: Open) -> None:
@@ -193,13 +187,10 @@ def test_missing_object_missing_bucket_and_wrong_keys_on_servers(
         assert type(error) is ObjectNotFoundError
         assert "bucket" in str(error).partition(":")[0]
     wrong = {**options, "secret_access_key": "wJalrXUtnFEMI-example-secret"}
-    for error in [*errors_of(opened("s3://bench", **wrong)), stat_error(opened("s3://bench", **wrong))]:
-        assert type(error) is AuthenticationError
-        check_told(error, "s3", SECRETS)
+    refusals = [*errors_of(opened("s3://bench", **wrong)), stat_error(opened("s3://bench", **wrong))]
+    check_errors(refusals, AuthenticationError, "s3", SECRETS)
     unknown = {**wrong, "access_key_id": "AKIAEXAMPLEKEY"}
-    for error in errors_of(opened("s3://bench", **unknown)):
-        assert type(error) is AuthenticationError
-        check_told(error, "s3", SECRETS)
+    check_errors(errors_of(opened("s3://bench", **unknown)), AuthenticationError, "s3", SECRETS)
     with pytest.raises(AuthenticationError):
         list(opened("s3://bench", **wrong).list())
     for error in errors_of(opened("s3://bench", endpoint_url=options["endpoint_url"], anonymous=True)):

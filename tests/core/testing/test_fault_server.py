@@ -7,7 +7,6 @@ import http.client
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -15,12 +14,6 @@ import pytest
 import trustme
 
 from forebay.testing import Fault, FaultServer, Gate
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def ask(

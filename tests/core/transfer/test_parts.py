@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +25,6 @@ from forebay.testing import Fault, FaultServer, Gate, run_async
 from forebay.types import ObjectInfo, RangeRead
 
 PART = 64 * 1024
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 def digest(data: bytes) -> str:

@@ -110,11 +110,11 @@ def test_close_drops_what_waits() -> None:
 
 def test_work_has_ended_when_a_cancelled_caller_goes_on() -> None:
     """Else a descriptor that the caller closes could be written to under its next owner."""
-    started, ended = threading.Event(), threading.Event()
+    started, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def call() -> None:
         started.set()
-        time.sleep(0.2)  # work that cannot be interrupted
+        go_on.wait(60)  # work that cannot be interrupted
         ended.set()
 
     async def main() -> None:
@@ -128,14 +128,19 @@ def test_work_has_ended_when_a_cancelled_caller_goes_on() -> None:
                     assert ended.is_set()
 
             task = group.create_task(caller())
-            await asyncio.to_thread(started.wait, 60)
-            task.cancel()
-            await asyncio.sleep(0)
-            task.cancel()
+            assert await asyncio.to_thread(started.wait, 60)
+            for _ in range(2):
+                task.cancel()
+                await asyncio.sleep(0)  # one turn of the loop, in which the caller hears of it
+                assert not task.done()
+            go_on.set()
         assert task.cancelled()
         pool.close(1.0)
 
-    run_async(main())
+    try:
+        run_async(main())
+    finally:
+        go_on.set()
 
 
 EXIT = """

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,12 +32,6 @@ KNOWN = {
     "sha256": hashlib.sha256(b"123456789").hexdigest(),
     "md5": "25f9e794323b453885f5181f1b624d0b",
 }
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 class Telling(RangeHTTP):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,6 @@ from forebay.types import ObjectInfo
 
 PART = 64 * 1024
 BOTH = pytest.mark.parametrize("cls", [PlainHTTP, StreamHTTP])
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 @BOTH

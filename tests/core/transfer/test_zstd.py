@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -161,12 +160,6 @@ def test_frame_that_promises_less_than_it_holds() -> None:
     stored[5:7] = (4000 - 256).to_bytes(2, "little")
     with pytest.raises(DecompressionError):
         decode(bytes(stored))
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
 
 
 CLASSES = pytest.mark.parametrize("cls", [RangeHTTP, PlainHTTP, StreamHTTP])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from servers.answers import opening
 from servers.ftp import Ftp
 from servers.sftp import Sftp
 
@@ -50,15 +51,8 @@ def faults() -> Iterator[FaultServer]:
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Downloader]]:
-    made: list[Downloader] = []
-
-    def make(url: str, **options: object) -> Downloader:
-        made.append(forebay.open_downloader(url, options=options or None))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    with opening(lambda url, **options: forebay.open_downloader(url, options=options or None)) as opened:
+        yield opened
 
 
 class _Sink:
