@@ -38,10 +38,11 @@ def check_epochs(ranks: list[dict[str, Any]], epochs: int) -> None:
         assert {rank["totals"][epoch] for rank in ranks} == {COUNT}
 
 
-def test_two_ranks_of_a_machine_read_each_sample_once_and_fetch_each_chunk_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [2, 4])
+def test_ranks_of_a_machine_read_each_sample_once_and_fetch_each_chunk_once(tmp_path: Path, processes: int) -> None:
     """Risk I1, I2: without workers and with two each; the ranks of one machine share the cache."""
     with serve_numbers(tmp_path / "data", COUNT, PER_CHUNK) as (server, chunks):
-        ranks = torchrun(tmp_path, 2, url=server.url("data"), machines=1, workers=[0, 2], epochs=1)
+        ranks = torchrun(tmp_path, processes, url=server.url("data"), machines=1, workers=[0, 2], epochs=1)
         fetched = [len(server.requests_for(f"data/{chunk}", "GET")) for chunk in chunks]
     check_epochs(ranks, 2)
     assert fetched == [1] * len(chunks)

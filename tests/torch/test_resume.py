@@ -249,6 +249,22 @@ def test_set_epoch_keeps_a_position_that_was_loaded_for_that_epoch(url: str, unb
         assert job.epoch() == unbroken[0]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_of_another_epoch_than_the_one_set_before_goes_on_to_the_next_epochs(
+    url: str, states: list[dict[str, Any]], unbroken: list[list[list[int]]], workers: int
+) -> None:
+    """Risk H2: a script that sets epoch 5 first and loads its checkpoint then would read the loaded epoch for ever."""
+    with Job(make(url), workers=workers) as job:
+        job.datasets[0].set_epoch(5)
+        job.load(states[2])
+        assert [job.epoch() for _ in range(3)] == [unbroken[0][2:], *unbroken[1:3]]
+    with Job(make(url), workers=workers) as job:
+        job.datasets[0].set_epoch(0)
+        job.load(states[2])
+        found = [job.epoch() for _ in range(2)]
+        assert found == [unbroken[0][2:], unbroken[0]], "a choice of the state's own epoch stands"
+
+
 @pytest.mark.parametrize("made_by", ["loader", "dataset"])
 @pytest.mark.parametrize("begun", [False, True])
 def test_an_iterator_that_was_made_before_the_load_says_so(

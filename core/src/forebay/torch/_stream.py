@@ -146,7 +146,7 @@ class Stream(IterableDataset[Any]):
         return self._deal(Position(epoch=self.epoch), self._control).samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that iterations read, until it is chosen again; a position loaded for it is kept."""
+        """Choose the epoch that iterations read, until another is chosen or loaded; a position loaded for it is kept."""
         if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
             raise ConfigError(f"epoch must be an int of at least 0, not {epoch!r}", option="epoch")
         if epoch != self._control.epoch:
@@ -192,6 +192,8 @@ class Stream(IterableDataset[Any]):
         worker = _this_worker()
         # A worker keeps its own position whole: the other workers load theirs, and share the control.
         self._resume = position if position.inside or worker is not None else None
+        if position.epoch != self._control.epoch:
+            self._control.epoch_is_set = False  # what was chosen before is not what the state asks for
         self._control.epoch, self._control.start = position.epoch, position.start
         self._settle()
         if worker is None:
