@@ -79,6 +79,23 @@ def test_a_full_disk_takes_back_what_nobody_reads_and_reading_goes_on(
     assert not list((disk / "cache").rglob("*.tmp"))
 
 
+def test_readers_begin_on_a_disk_that_has_no_room_for_what_the_ledger_notes_of_them(
+    server: FaultServer, disk: Path
+) -> None:
+    """Risk D6: each pass claims its window; the ledger's log found no room for that, with chunks to give back."""
+    with forebay.open_dataset(server.url("plain"), cache_dir=disk / "cache", max_cache_bytes="1GiB") as ds:
+        assert list(ds) == items("plain")
+        fill(disk / "ballast", 0)
+        for _ in range(60):
+            reading = iter(ds)
+            assert next(reading) == items("plain")[0]
+            reading.close()
+        assert ds.stats().evictions > 0
+    with forebay.ChunkCache(disk / "cache") as cache:
+        assert cache.verify() == []
+        assert cache.info().leases == 0
+
+
 def test_a_disk_without_any_room_is_a_clear_error_and_no_end(
     server: FaultServer, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

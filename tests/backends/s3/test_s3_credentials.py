@@ -258,8 +258,8 @@ def test_refused_credentials_are_asked_for_anew_before_a_listing_too(faults: Fau
         b'<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"1"</ETag><Size>10</Size></Contents>'
         b"</ListBucketResult>"
     )
-    faults.script(None, Fault(status=200, body=listing), times=None)
     faults.script(None, Fault(status=400, body=EXPIRED))
+    faults.script(None, Fault(status=200, body=listing), times=None)
     provider = Provider()
     downloader = faulty(credentials=provider, access_key_id=None, secret_access_key=None)
     assert [one.key for one in downloader.list()] == ["key.bin"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,10 @@ class PlanReader:
 class SharedPlanReader(PlanReader):
     """See `PlanReader`; every process on the directory hears of it."""
 
-    def __init__(self, plans: Plans, dataset: str) -> None:
+    def __init__(self, plans: Plans, dataset: str, with_room: Callable[[Callable[[], None]], None]) -> None:
         self._plans = plans
         self._dataset = dataset
+        self._with_room = with_room
         self._number = 0
 
     def declare(self, now: NDArray[np.int64], then: NDArray[np.int64]) -> None:
@@ -49,7 +51,8 @@ class SharedPlanReader(PlanReader):
         if not self._plans.knows(self._number):  # the first time, also in a forked child: the parent's row stays
             self._number = secrets.randbits(62)
         chunks = now.astype("int32").tobytes() + then.astype("int32").tobytes()
-        self._plans.declare(self._number, _Plan(self._dataset, secrets.randbits(62), len(now), chunks))
+        plan = _Plan(self._dataset, secrets.randbits(62), len(now), chunks)
+        self._with_room(lambda: self._plans.declare(self._number, plan))
 
     def reached(self, place: int) -> None:
         """See `PlanReader`."""

@@ -152,6 +152,15 @@ class SharedCache(Cache):
         self._notify()
         return freed
 
+    def _with_room(self, write: Callable[[], T]) -> T:
+        """Run what a reader writes before it begins; on a full disk a chunk that nobody reads makes the room for it."""
+        try:
+            return write()
+        except CacheFullError:
+            if not self.relieve(1):
+                raise
+            return write()
+
     def harden(self, chunk: ChunkKey) -> bool:
         """See `Cache`."""
         name, member = chunk_name(chunk), self.member
@@ -176,11 +185,11 @@ class SharedCache(Cache):
 
     def plan_reader(self, dataset: str) -> PlanReader:
         """See `Cache`."""
-        return SharedPlanReader(self.member.plans, dataset) if self._by_plans else PlanReader()
+        return SharedPlanReader(self.member.plans, dataset, self._with_room) if self._by_plans else PlanReader()
 
     def claim_window(self, kept: int, need: int, old: int | None = None) -> tuple[int | None, int]:
         """See `Cache`."""
-        number, left = _windows.claim(self.member, kept, need, old)
+        number, left = self._with_room(lambda: _windows.claim(self.member, kept, need, old))
         if number is None:
             self._reap()  # the others may be dead
             number, left = _windows.claim(self.member, kept, need, old)
