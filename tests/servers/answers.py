@@ -136,8 +136,11 @@ def check_errors(
 
 
 def check_one_attempt(downloader: Downloader, faults: FaultServer) -> None:
-    """The engine's policy rules: no SDK tries again by itself (N10)."""
-    faults.script(None, Fault(status=503), times=None)
-    with pytest.raises(ThrottledError):
-        downloader.download_bytes(KEY, 2, 4)
-    assert len(faults.requests) == 1
+    """The engine's policy rules: no SDK tries again by itself (N10), neither an answer nor a body."""
+    for fault, error in ((Fault(status=503), ThrottledError), (Fault(cut=True, after=2), IncompleteBodyError)):
+        faults.unscript()
+        faults.script(None, fault, times=None)
+        faults.forget_requests()
+        with pytest.raises(error):
+            downloader.download_bytes(KEY, 2, 4)
+        assert len(faults.requests) == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,32 @@ class AzureDialect(BucketDialect):
             file.close()
 
 
+class _BrokenBodyError(Exception):
+    """Has the SDK's own error as its cause, which the SDK would answer with two more requests, a second apart each."""
+
+
+class _Body:
+    """The body of a response as the SDK reads it."""
+
+    def __init__(self, stream_download: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self._pieces = stream_download(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pieces, name)
+
+    def __aiter__(self) -> _Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        from azure.core.exceptions import AzureError
+
+        try:
+            piece: bytes = await self._pieces.__anext__()
+        except AzureError as exc:
+            raise _BrokenBodyError(str(exc)) from exc
+        return piece
+
+
 def blob_info(key: str, properties: Any) -> ObjectInfo:
     """What the SDK's properties say; the MD5 is the whole blob's, with a range too, where its writer left one."""
     etag, md5 = properties.etag, properties.content_settings.content_md5
@@ -99,12 +126,13 @@ def blob_info(key: str, properties: Any) -> ObjectInfo:
 def download_options() -> dict[str, Any]:
     """What `download_blob` is given beside the range.
 
-    What is stored with a Content-Encoding comes as it is stored, as on every driver; and each answer has to be of the
-    range that was asked for, whatever the SDK believes.
+    What is stored with a Content-Encoding comes as it is stored, as on every driver; each answer has to be of the range
+    that was asked for, whatever the SDK believes; and a body that breaks off is not asked for again.
     """
 
     def check(response: Any) -> None:
         headers, answered = response.http_request.headers, response.http_response
+        answered.stream_download = partial(_Body, answered.stream_download)
         match = _RANGE.fullmatch(headers.get("x-ms-range") or headers.get("Range") or "")
         if match is not None and answered.status_code == 200:
             raise UnsupportedOperationError("the server ignores ranges")
