@@ -87,9 +87,7 @@ def test_readers_begin_on_a_disk_that_has_no_room_for_what_the_ledger_notes_of_t
         assert list(ds) == items("plain")
         fill(disk / "ballast", 0)
         for _ in range(60):
-            reading = iter(ds)
-            assert next(reading) == items("plain")[0]
-            reading.close()
+            assert next(iter(ds)) == items("plain")[0]
         assert ds.stats().evictions > 0
     with forebay.ChunkCache(disk / "cache") as cache:
         assert cache.verify() == []

@@ -146,7 +146,7 @@ class Stream(IterableDataset[Any]):
         return self._deal(Position(epoch=self.epoch), self._control).samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that iterations read, until another is chosen or loaded; a position loaded for it is kept."""
+        """Choose the epoch that iterations read, until another is chosen or loaded; a position loaded for it stays."""
         if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
             raise ConfigError(f"epoch must be an int of at least 0, not {epoch!r}", option="epoch")
         if epoch != self._control.epoch:
