@@ -14,7 +14,7 @@ from forebay.exceptions import ConfigError, PrefetchClosedError
 from forebay.torch._control import Control
 from forebay.torch._overrides import refuse_own_iter
 from forebay.torch._reading import StepItems
-from forebay.torch._start import check_travellers, choose_context
+from forebay.torch._start import check_travellers, choose_context, start_server
 from forebay.torch._stream import Live, Stream, checked_int
 from forebay.torch._workers import WatchfulIter, end
 from forebay.types import Stats
@@ -41,7 +41,8 @@ class StreamingDataLoader(DataLoader[Any]):
         timeout: Seconds to wait for a batch; 0 leaves it to the deadlines of the cache and the store.
         worker_init_fn: Called in each worker with its number.
         multiprocessing_context: How workers start; None takes ``forkserver`` (or ``spawn``), which no library of this
-            process can make hang, unless `multiprocessing.set_start_method` chose another than ``fork``.
+            process can make hang, unless `multiprocessing.set_start_method` chose another than ``fork``. The server
+            starts with the loader and imports torch meanwhile.
         generator: As with ``DataLoader``.
         prefetch_factor: Batches that each worker reads ahead, 2 where there are workers.
         persistent_workers: Whether workers live on between epochs.
@@ -102,6 +103,8 @@ class StreamingDataLoader(DataLoader[Any]):
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
         )
+        if context is not None:
+            start_server(context)
         # torch batches nothing here, the dataset does; what the user asked for is what the user sees.
         object.__setattr__(self, "batch_size", batch_size)
         object.__setattr__(self, "drop_last", dataset.drop_last if drop_last is None else drop_last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 from forebay.exceptions import ConfigError
 
-__all__ = ["check_travellers", "choose_context"]
+__all__ = ["check_travellers", "choose_context", "is_being_started", "start_server"]
 
 #: What the server of new workers imports once, so that each worker starts in a moment.
 _PRELOAD = ("torch", "torch.utils.data", "numpy", "forebay.torch", "forebay._prefetch", "forebay._cache")
@@ -53,6 +54,21 @@ def _preload(context: BaseContext) -> None:
     """Add our modules to what the program asked for; nothing changes where the server runs already."""
     asked = [name for name in getattr(forkserver._forkserver, "_preload_modules", ()) if name != "__main__"]
     context.set_forkserver_preload([*asked, *(name for name in _PRELOAD if name not in asked)])
+
+
+def start_server(context: BaseContext) -> None:
+    """Have the server of new workers import torch, which takes seconds, while this process goes on with other things.
+
+    Not in a worker that is being started itself: its program has no main guard, and is told so when it iterates.
+    """
+    if context.get_start_method() == "forkserver" and not is_being_started():
+        with contextlib.suppress(OSError):  # no room for another process now; whoever starts workers is told
+            forkserver.ensure_running()
+
+
+def is_being_started() -> bool:
+    """Whether this process is a worker that still imports the program."""
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def check_travellers(context: BaseContext, travellers: Mapping[str, object]) -> None:

@@ -28,6 +28,7 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter, _MultiP
 from forebay import _config
 from forebay.exceptions import ConfigError, WorkerCrashedError
 from forebay.torch._inbox import Inbox
+from forebay.torch._start import is_being_started
 
 __all__ = ["WatchfulIter", "end"]
 
@@ -52,7 +53,7 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
     _worker_pids_set = False
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
+        if is_being_started():
             raise ConfigError(f"this is a worker that is being started, and it would start workers itself: {_GUARD}")
         self._heard: set[int] = set()
         self._workers, self._index_queues = [], []
