@@ -6,10 +6,12 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 from servers.process import wait_until
 from torch.utils.data import get_worker_info
 
@@ -20,12 +22,16 @@ __all__ = [
     "BrokenDownloader",
     "FolderDownloader",
     "all_gone",
+    "as_closure",
     "as_pairs",
+    "as_tensors",
+    "as_views",
     "die_at_start",
     "die_with",
     "indices",
     "loop_locals",
     "raise_stranger",
+    "tensors_of_all_kinds",
     "threads",
 ]
 
@@ -54,6 +60,46 @@ class BrokenDownloader(FolderDownloader):
         if key != "index.json":
             raise Broken(f"the lake has no {key} today")
         super().download_fileobj(key, fileobj)
+
+
+def as_tensors(items: list[int]) -> dict[str, Any]:
+    """A batch whose parts grow with the number of its only item, up to some megabytes."""
+    (number,) = items
+    return {
+        "number": torch.tensor([number]),
+        "bytes": bytes([number]) * (number * 100_000),
+        "tensor": torch.full((number * 50_000,), number, dtype=torch.uint8),
+    }
+
+
+def tensors_of_all_kinds(items: list[int]) -> dict[str, torch.Tensor]:
+    """The same tensors, whatever the items are."""
+    return {
+        "int64": torch.arange(6).reshape(2, 3),
+        "no dimension": torch.tensor(1.5),
+        "no element": torch.empty(0, 3),
+        "bfloat16": torch.arange(5).bfloat16(),
+        "bool": torch.tensor([True, False]),
+        "complex64": torch.tensor([1 + 2j, 3 - 4j]),
+        "conjugated": torch.tensor([1 + 2j, 3 - 4j]).conj(),
+        "transposed": torch.arange(12).reshape(3, 4).t(),
+        "part of another": torch.arange(1000)[10:20],
+        "as large as may be": torch.arange(1 << 16),
+        "larger": torch.arange((1 << 19) + 1).to(torch.uint8),
+        "with gradient": torch.ones(3, requires_grad=True),
+        "parameter": torch.nn.Parameter(torch.ones(3)),
+        "sparse": torch.eye(3).to_sparse(),
+    }
+
+
+def as_views(items: list[int]) -> list[memoryview]:
+    """A batch that no process can send."""
+    return [memoryview(bytes([item])) for item in items]
+
+
+def as_closure(items: list[int]) -> Callable[[], list[int]]:
+    """Another."""
+    return lambda: items
 
 
 def indices(items: list[dict[str, Any]]) -> list[int]:

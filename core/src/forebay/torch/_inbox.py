@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import select
 import struct
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -13,8 +15,10 @@ from forebay import _config
 
 __all__ = ["Inbox", "Message"]
 
-#: Bytes that are read at a time; a pipe holds as many.
-_PIECE = 1 << 16
+#: Bytes that the pipe may hold, so that a batch does not take many turns of two processes; what a user may have.
+_PIPE = 1 << 20
+#: Bytes in front of a message: its length, or -1 and then its length in eight more.
+_SHORT, _LONG = 4, 12
 
 
 class Message:
@@ -40,7 +44,14 @@ class Inbox:
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
         self._watched: set[int] = set()
-        self._received = bytearray()
+        self._head = bytearray()
+        self._body: bytearray | None = None
+        self._filled = 0
+        if sys.platform == "linux":
+            import fcntl
+
+            with suppress(OSError):  # pipes of the user take too much of the kernel's memory already
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _PIPE)
 
     def receive(self, sentinels: Iterable[int], deadline: float) -> Message | None:
         """Return the next message, None where none came whole before ``deadline``.
@@ -51,17 +62,13 @@ class Inbox:
         """
         self._watch(set(sentinels))
         while True:
-            message = self._take()
-            if message is not None:
-                self._queue._sem.release()
-                return message
             left = deadline - _config.monotonic()
             ready = [fd for fd, _ in self._poll.poll(max(left, 0) * 1000)]
             if self._fd in ready:
-                piece = os.read(self._fd, _PIECE)
-                if not piece:
-                    raise BrokenPipeError
-                self._received += piece
+                message = self._read()
+                if message is not None:
+                    self._queue._sem.release()
+                    return message
             elif ready:
                 raise BrokenPipeError
             elif left <= 0:
@@ -74,20 +81,33 @@ class Inbox:
             self._poll.register(fd, select.POLLIN)
         self._watched = sentinels
 
-    def _take(self) -> Message | None:
-        """Cut a whole message off what was received: its length, in four bytes or in eight after -1, then itself."""
-        received = self._received
-        if len(received) < 4:
+    def _read(self) -> Message | None:
+        """Read what is there of the next message; return it once it is whole."""
+        if self._body is None:
+            self._body = self._read_head()
+        else:
+            count = os.readv(self._fd, [memoryview(self._body)[self._filled :]])
+            if not count:
+                raise BrokenPipeError
+            self._filled += count
+        if self._body is None or self._filled < len(self._body):
             return None
-        begin = 4
-        (length,) = struct.unpack_from("!i", received)
+        message, self._body, self._filled = Message(self._body), None, 0
+        return message
+
+    def _read_head(self) -> bytearray | None:
+        """Read on in what stands in front of a message; return room for that once it is known how long it is."""
+        head = self._head
+        piece = os.read(self._fd, (_SHORT if len(head) < _SHORT else _LONG) - len(head))
+        if not piece:
+            raise BrokenPipeError
+        head += piece
+        if len(head) < _SHORT:
+            return None
+        (length,) = struct.unpack_from("!i", head)
         if length == -1:
-            begin = 12
-            if len(received) < begin:
+            if len(head) < _LONG:
                 return None
-            (length,) = struct.unpack_from("!Q", received, 4)
-        if len(received) < begin + length:
-            return None
-        data = received[begin : begin + length]
-        del received[: begin + length]
-        return Message(data)
+            (length,) = struct.unpack_from("!Q", head, _SHORT)
+        head.clear()
+        return bytearray(length)

@@ -13,6 +13,7 @@ from forebay._stats import Counters, merge_stats
 from forebay.exceptions import ConfigError, PrefetchClosedError
 from forebay.torch._control import Control
 from forebay.torch._overrides import refuse_own_iter
+from forebay.torch._parcel import Parcel
 from forebay.torch._reading import StepItems
 from forebay.torch._start import check_travellers, choose_context, start_server
 from forebay.torch._stream import Live, Stream, checked_int
@@ -229,7 +230,11 @@ class _Collate:
         self._worker = worker
         self._reported = 0.0
 
-    def __call__(self, step: StepItems) -> tuple[Any, _Report]:
+    def __call__(self, step: StepItems) -> tuple[Any, _Report] | Parcel:
+        made = self._make(step)
+        return Parcel(made, "a batch") if self._worker else made
+
+    def _make(self, step: StepItems) -> tuple[Any, _Report]:
         items = step.items
         if not items:
             return None, self._report(step, None)

@@ -1,0 +1,75 @@
+"""A batch on its way from a worker to the trainer.
+
+torch sends every tensor's memory by a descriptor of its own, for which the trainer calls back at the worker: some
+250 µs each, however small the tensor is. Small ones go along in the message here. And torch pickles in a thread whose
+errors nobody hears of, so that the trainer waits for ever; here the worker pickles, and what is wrong is raised.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+from forebay.exceptions import ConfigError
+
+__all__ = ["Parcel"]
+
+#: Bytes up to which a tensor goes along in the message.
+SMALL = 1 << 19
+
+
+class Parcel:
+    """Something that is pickled now; unpickled, it is that thing again.
+
+    Args:
+        content: What is sent.
+        what: What that is, for the error.
+
+    Raises:
+        ConfigError: It cannot be pickled.
+    """
+
+    def __init__(self, content: object, what: str) -> None:
+        stream = io.BytesIO()
+        try:
+            _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(content)
+        except (pickle.PicklingError, AttributeError, TypeError) as exc:
+            raise ConfigError(
+                f"{what} cannot be sent by a worker ({exc}): have it made of tensors, arrays, numbers, text and bytes,"
+                " or give num_workers=0",
+                option="num_workers",
+            ) from exc
+        self._data = stream.getvalue()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ForkingPickler.loads, (self._data,)
+
+
+class _Pickler(ForkingPickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is not torch.Tensor or not _goes_along(obj):
+            return NotImplemented  # pickle's word for: go on as without this method
+        plain = obj.resolve_conj().resolve_neg()
+        data: Any = plain.reshape(-1).view(torch.uint8).numpy()
+        return _tensor, (pickle.PickleBuffer(data), obj.dtype, tuple(obj.shape))
+
+
+def _goes_along(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.nbytes <= SMALL
+        and tensor.is_contiguous()
+        and not (tensor.requires_grad or tensor.is_quantized)
+    )
+
+
+def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if not math.prod(shape):  # no buffer can be empty
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype).reshape(shape)

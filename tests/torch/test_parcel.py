@@ -1,0 +1,84 @@
+"""How batches get from a worker to the trainer: whole, quickly, and never into nothing (issue 5, items 4 and 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from servers.loaders import as_closure, as_tensors, as_views, tensors_of_all_kinds
+from servers.streams import as_list, pack_numbers
+
+from forebay.exceptions import ConfigError
+from forebay.torch import StreamingDataLoader, StreamingDataset
+from forebay.torch._parcel import SMALL
+
+COUNT, BATCH = 24, 4
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return pack_numbers(tmp_path / "data", COUNT, 8)
+
+
+@pytest.fixture
+def batch(url: str) -> dict[str, Any]:
+    """What arrives of `tensors_of_all_kinds`."""
+    with StreamingDataset(url) as dataset:
+        loader = StreamingDataLoader(dataset, batch_size=COUNT, num_workers=1, collate_fn=tensors_of_all_kinds)
+        batch: dict[str, Any] = next(iter(loader))
+    return batch
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_tensors_arrive_as_they_were_sent(batch: dict[str, Any]) -> None:
+    sent = tensors_of_all_kinds([])
+    assert list(batch) == list(sent)
+    for name, tensor in sent.items():
+        found = batch[name]
+        assert type(found) is type(tensor), name
+        assert (found.dtype, found.shape, found.layout) == (tensor.dtype, tensor.shape, tensor.layout), name
+        assert found.requires_grad == tensor.requires_grad, name
+        assert torch.equal(found.to_dense().resolve_conj(), tensor.to_dense().resolve_conj()), name
+        if found.layout is torch.strided:
+            assert found.stride() == tensor.stride(), name
+            found.detach().zero_()  # may be written to
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_small_tensors_take_no_descriptor_and_large_ones_are_not_copied(batch: dict[str, Any]) -> None:
+    """Risk K5: a descriptor a tensor, and a call back to the worker for each, was most of what a batch cost."""
+    assert batch["as large as may be"].nbytes == SMALL
+    assert batch["larger"].nbytes == SMALL + 1
+    assert (batch["as large as may be"].is_shared(), batch["larger"].is_shared()) == (False, True)
+    assert not any(batch[name].is_shared() for name in ("int64", "bool", "part of another"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batches_of_all_sizes_come_in_order(url: str, workers: int) -> None:
+    """Messages smaller and larger than the pipe that they go through, and tensors that go beside it."""
+    with StreamingDataset(url) as dataset:
+        loader = StreamingDataLoader(dataset, batch_size=1, num_workers=workers, collate_fn=as_tensors)
+        found = list(loader)
+    assert [batch["number"].tolist() for batch in found] == [[number] for number in range(COUNT)]
+    for number, batch in enumerate(found):
+        assert batch["bytes"] == bytes([number]) * (number * 100_000)
+        assert torch.equal(batch["tensor"], torch.full((number * 50_000,), number, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("collate", [as_views, as_closure])
+def test_a_batch_that_cannot_be_sent_is_an_error_and_no_wait_for_ever(
+    url: str, collate: Callable[[list[Any]], Any]
+) -> None:
+    """Risk J9: torch pickles batches in a thread of the worker, whose error only its own output shows."""
+    with StreamingDataset(url) as dataset:
+        loader = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=collate, timeout=60)
+        with pytest.raises(ConfigError, match="a batch cannot be sent by a worker") as caught:
+            next(iter(loader))
+        assert "num_workers=0" in str(caught.value)
+        alone = StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=collate)
+        assert len(list(alone)) == COUNT // BATCH
+        again = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=as_list)
+        assert sum(map(len, again)) == COUNT
