@@ -13,6 +13,8 @@ from servers.readers import send_part
 import forebay
 from forebay.testing import FaultServer
 
+pytestmark = pytest.mark.slow
+
 CHUNKS = 32
 PER_CHUNK = 2
 ITEMS = CHUNKS * PER_CHUNK

@@ -24,6 +24,8 @@ import forebay
 from forebay.exceptions import CacheFullError
 from forebay.testing import Fault, FaultServer
 
+pytestmark = pytest.mark.slow
+
 PLAIN = 5 * 1040 + 60
 DEADLINE = 15.0
 

@@ -16,6 +16,8 @@ from forebay._cache import Busy, Cache, Flight, Ready, open_cache
 from forebay._cache._layout import Layout
 from forebay.exceptions import CacheError
 
+pytestmark = pytest.mark.slow
+
 
 def test_twenty_kills_at_random_moments_leave_a_cache_that_works(directory: Path, cache: Cache) -> None:
     """E7: kill -9 anywhere; no lease, reservation or temporary survives it, and nothing has to be waited for."""

@@ -12,6 +12,8 @@ from servers.store import Store
 
 from forebay.testing import DownloaderConformance
 
+pytestmark = pytest.mark.slow
+
 #: What aiohttp says of the bodies that gcsfs and Azure's SDK hand to it: theirs, and nothing that a reader sees.
 SDK_SENDS_BYTES = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 

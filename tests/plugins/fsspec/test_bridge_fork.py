@@ -14,6 +14,8 @@ from servers.ftp import Ftp
 
 from forebay.testing import FaultServer
 
+pytestmark = pytest.mark.slow
+
 PRELUDE = """
 import multiprocessing, os, sys, threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
