@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ __all__ = [
     "FolderDownloader",
     "all_gone",
     "as_closure",
+    "as_lock",
     "as_pairs",
     "as_tensors",
-    "as_views",
     "die_at_start",
     "die_with",
     "indices",
@@ -92,14 +93,14 @@ def tensors_of_all_kinds(items: list[int]) -> dict[str, torch.Tensor]:
     }
 
 
-def as_views(items: list[int]) -> list[memoryview]:
-    """A batch that no process can send."""
-    return [memoryview(bytes([item])) for item in items]
-
-
 def as_closure(items: list[int]) -> Callable[[], list[int]]:
-    """Another."""
+    """A batch that no process can send."""
     return lambda: items
+
+
+def as_lock(items: list[int]) -> Any:
+    """Another."""
+    return threading.Lock()
 
 
 def indices(items: list[dict[str, Any]]) -> list[int]:

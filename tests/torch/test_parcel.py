@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from servers.loaders import as_closure, as_tensors, as_views, tensors_of_all_kinds
+from servers.loaders import as_closure, as_lock, as_tensors, tensors_of_all_kinds
 from servers.streams import as_list, pack_numbers
 
+import forebay
 from forebay.exceptions import ConfigError
 from forebay.torch import StreamingDataLoader, StreamingDataset
 from forebay.torch._parcel import SMALL
@@ -68,7 +69,21 @@ def test_batches_of_all_sizes_come_in_order(url: str, workers: int) -> None:
         assert torch.equal(batch["tensor"], torch.full((number * 50_000,), number, dtype=torch.uint8))
 
 
-@pytest.mark.parametrize("collate", [as_views, as_closure])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_views_of_bytes_are_views_in_the_trainer_too(tmp_path: Path, workers: int) -> None:
+    """Risk J9: ``bytes_as="memoryview"`` and workers; whether there are any, items are of one type, and one's own."""
+    sizes = [0, 1, 1_000, 300_000]
+    forebay.pack([bytes([size % 251]) * size for size in sizes], tmp_path / "data")
+    with StreamingDataset(tmp_path / "data", format_options={"bytes_as": "memoryview"}) as dataset:
+        loader = StreamingDataLoader(dataset, batch_size=4, num_workers=workers, collate_fn=as_list)
+        for _ in range(2):
+            (batch,) = loader
+            assert [type(view) for view in batch] == [memoryview] * 4
+            assert [bytes(view) for view in batch] == [bytes([size % 251]) * size for size in sizes]
+            batch[2][0] = 7
+
+
+@pytest.mark.parametrize("collate", [as_lock, as_closure])
 def test_a_batch_that_cannot_be_sent_is_an_error_and_no_wait_for_ever(
     url: str, collate: Callable[[list[Any]], Any]
 ) -> None:

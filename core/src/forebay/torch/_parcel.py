@@ -1,8 +1,9 @@
 """A batch on its way from a worker to the trainer.
 
 torch sends every tensor's memory by a descriptor of its own, for which the trainer calls back at the worker: some
-250 µs each, however small the tensor is. Small ones go along in the message here. And torch pickles in a thread whose
-errors nobody hears of, so that the trainer waits for ever; here the worker pickles, and what is wrong is raised.
+250 µs each, however small the tensor is. Small ones go along in the message here, and so do views of bytes. And torch
+pickles in a thread whose errors nobody hears of, so that the trainer waits for ever; here the worker pickles, and what
+is wrong is raised.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ class Parcel:
 
 class _Pickler(ForkingPickler):
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is not torch.Tensor or not _goes_along(obj):
-            return NotImplemented  # pickle's word for: go on as without this method
-        plain = obj.resolve_conj().resolve_neg()
-        data: Any = plain.reshape(-1).view(torch.uint8).numpy()
-        return _tensor, (pickle.PickleBuffer(data), obj.dtype, tuple(obj.shape))
+        if type(obj) is torch.Tensor and _goes_along(obj):
+            plain = obj.resolve_conj().resolve_neg()
+            data: Any = plain.reshape(-1).view(torch.uint8).numpy()
+            return _tensor, (pickle.PickleBuffer(data), obj.dtype, tuple(obj.shape))
+        if type(obj) is memoryview and obj.c_contiguous and obj.format == "B":
+            return memoryview, (pickle.PickleBuffer(obj),)
+        return NotImplemented  # pickle's word for: go on as without this method
 
 
 def _goes_along(tensor: torch.Tensor) -> bool:
