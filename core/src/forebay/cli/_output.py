@@ -29,6 +29,7 @@ class State:
     json: bool = False
     debug: bool = False
     command: str = ""
+    options: tuple[str, ...] = ()  # names that ``-O`` gave
 
 
 def emit(command: str, **fields: Any) -> None:

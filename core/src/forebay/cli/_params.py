@@ -68,7 +68,7 @@ class _Directory(click.Path):
 SIZE = _Size()
 
 
-def _collect(_ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...]) -> Mapping[str, str]:
+def _collect(ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...]) -> Mapping[str, str]:
     options: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -76,6 +76,7 @@ def _collect(_ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...
             # The value may be a secret that was typed without its name: do not print it.
             raise click.BadParameter("an option is written key=value, as in -O anonymous=true")
         options[name] = value
+    ctx.ensure_object(State).options = tuple(options)
     return options
 
 

@@ -96,7 +96,7 @@ def _invoke(app: click.Group, arguments: list[str], state: State) -> int:
 
 
 def _failed(error: Exception, state: State) -> int:
-    """Say in one line what went wrong; the exit code is 1."""
+    """Say in one line what went wrong; the exit code is 1, or 2 where an option of the command line is."""
     if isinstance(error, BrokenPipeError) and output_closed():
         silence_stdout()
         return FAILED
@@ -116,7 +116,9 @@ def _failed(error: Exception, state: State) -> int:
         sys.stdout.flush()
     except (OSError, ValueError):  # what could not be written would be tried again at the end, and change the code
         silence_stdout()
-    return FAILED
+    from forebay.exceptions import ConfigError
+
+    return USAGE if isinstance(error, ConfigError) and error.option in state.options else FAILED
 
 
 def _one_line(error: Exception) -> str:
