@@ -214,7 +214,8 @@ def pack(items: Iterator[Any], folder: Path, chunks: int) -> Path:
 def rates(sides: dict[str, tuple[str, str]], scratch: Path, args: argparse.Namespace) -> None:
     """Items a second of cached epochs."""
     print(f"\n| items/s | {' | '.join(sides)} | MB/s |\n|{'---|' * (len(sides) + 2)}")
-    for name, (make, count) in CASES.items():
+    for name in args.case or CASES:
+        make, count = CASES[name]
         folder = pack(make(), scratch / name.replace(" ", ""), 20)
         mean = sum(path.stat().st_size for path in folder.glob("*.bin")) / count
         for workers in args.workers:
@@ -282,6 +283,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", help=f"any of {', '.join(tasks)}; all where none is named")
     parser.add_argument("--litdata", default=os.environ.get("FOREBAY_TEST_LITDATA"), help="a Python that has litdata")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--case", action="append", choices=list(CASES), help="of `rates`")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="numbers of them for `rates`")
     parser.add_argument("--mib", type=int, default=1536, help="size of the dataset of `store`")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="of the rates without workers")
