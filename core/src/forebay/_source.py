@@ -19,6 +19,7 @@ from forebay import _config, _url
 from forebay._cache import ChunkKey, PlanReader
 from forebay._claims import WindowClaims
 from forebay._index import DatasetIndex
+from forebay._mutex import Mutex
 from forebay._prefetch import ChunkRequest, EngineHandle, Session, before_exit, io_thread, wait_for
 from forebay._registry import Resolved
 from forebay._stats import Counters
@@ -211,7 +212,7 @@ class CachedSource(ChunkSource):
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._closed = False
         self._evicted = 0
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._resting: PlanReader | None = None
         self._claims = WindowClaims(lambda: engine.cache, index)
         self._check_budget()

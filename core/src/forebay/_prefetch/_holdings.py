@@ -9,11 +9,11 @@ that `fetch` returned is in the user's hands and stays; where such paths keep a 
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import TYPE_CHECKING
 
 from forebay import _config
 from forebay._cache import Cache, ChunkKey
+from forebay._mutex import Mutex
 from forebay._prefetch._request import ChunkRequest
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Holdings:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._open: dict[ChunkRequest, None] = {}  # in the order in which they were opened
         self._paths: dict[ChunkRequest, str] = {}
         self._watched = False
@@ -62,8 +62,8 @@ class Holdings:
     def let_go(self, thread: int | None = None) -> bool:
         """Have the reader that opened its chunk first (of those that ``thread`` runs) let go of it; False: none has."""
         with self._lock:
-            found = [request for request in self._open if thread is None or request.thread == thread]
-        for request in found:
+            found = list(self._open)
+        for request in [one for one in found if thread is None or one.thread == thread]:
             with request.lock:
                 if request.lease == "hard" and not request.abandoned:
                     self._cache.soften(request.key)
@@ -76,7 +76,8 @@ class Holdings:
     def paths(self) -> dict[str, ChunkKey]:
         """The paths in the user's hands."""
         with self._lock:
-            return {path: request.key for request, path in self._paths.items()}
+            found = self._paths.copy()
+        return {path: request.key for request, path in found.items()}
 
     async def watch(self, engine: Engine) -> None:
         """Let go of one open chunk after the other while somebody in the directory, here or elsewhere, starves.
