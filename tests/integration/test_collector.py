@@ -1,4 +1,4 @@
-"""The collector closes what was forgotten at any moment, in any thread: nothing waits for itself then, nothing is lost."""
+"""The collector closes what was forgotten at any moment, in any thread: nothing waits for itself then."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def run(code: str, url: str, cache: Path) -> str:
 
 
 def test_a_forgotten_iterator_stops_no_other(server: FaultServer, tmp_path: Path) -> None:
-    """An iteration that begins held the lock of all windows; the one that the collector closed meanwhile waited for it."""
+    """One that began held the lock of all windows; the one that the collector closed meanwhile waited for it."""
     put_dataset(server, tmp_path, count=ITEMS, per_chunk=2)
     assert int(run(_SWEEP + _ITERATORS, server.url(), tmp_path / "cache")) > 20
 
