@@ -9,17 +9,21 @@ that `fetch` returned is in the user's hands and stays; where such paths keep a 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from forebay import _config
 from forebay._cache import Cache, ChunkKey
 from forebay._mutex import Mutex
 from forebay._prefetch._request import ChunkRequest
+from forebay.exceptions import CacheError
 
 if TYPE_CHECKING:
     from forebay._prefetch._engine import Engine
 
 __all__ = ["Holdings"]
+
+logger = logging.getLogger("forebay")
 
 #: Seconds between two looks at whether somebody in the directory waits for room, while readers have chunks open.
 WATCH_INTERVAL = 0.1
@@ -88,10 +92,13 @@ class Holdings:
         try:
             while self._anything_open():
                 await asyncio.sleep(WATCH_INTERVAL)
-                waiting, now = await engine.steady(self._cache.starving), _config.monotonic()
-                since = {flight: since.get(flight, now) for flight in waiting}
-                if waiting and now - since[waiting[0]] > PATIENCE:
-                    await engine.steady(self.let_go)
+                try:
+                    waiting, now = await engine.steady(self._cache.starving), _config.monotonic()
+                    since = {flight: since.get(flight, now) for flight in waiting}
+                    if waiting and now - since[waiting[0]] > PATIENCE:
+                        await engine.steady(self.let_go)
+                except (CacheError, OSError) as exc:  # a locked or broken ledger: it may be better at the next look
+                    logger.debug("who waits for room could not be seen: %s", exc)
         finally:
             with self._lock:
                 self._watched = False
