@@ -18,7 +18,7 @@ from forebay._prefetch._limiter import InFlight
 from forebay._prefetch._request import ChunkRequest
 from forebay._prefetch._room import GiveWay, Metered, Room
 from forebay._transfer import DaemonPool, TransferResult, file_digest, transfer
-from forebay.exceptions import CacheFullError, ChecksumMismatchError, PrefetchClosedError
+from forebay.exceptions import CacheError, CacheFullError, ChecksumMismatchError, PrefetchClosedError
 
 __all__ = ["Engine"]
 
@@ -146,8 +146,11 @@ class Engine:
         request.flight = request.lease = None
         self.holdings.forget(request)
         if request.eager and not request.declared and (flight is not None or lease is not None):
-            self.cache.declare([request.key])
-            request.declared = True
+            try:
+                self.cache.declare([request.key])
+                request.declared = True
+            except (CacheError, OSError) as exc:  # without it the chunk may have to be fetched once more
+                logger.debug("%s is not kept for its reader: %s", request.key.url, exc)
         if flight is not None:
             flight.abort()
         elif lease is not None:
