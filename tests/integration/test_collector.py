@@ -47,7 +47,7 @@ def forget(ds):
     knot.append(knot)
 
 with forebay.open_dataset(url, cache_dir=cache, shuffle=True, shuffle_window=2) as ds:
-    sweep = Sweep("_claims.py", "_source.py", "_holdings.py", "_windows.py")
+    sweep = Sweep("_claims.py", "_cached_source.py", "_holdings.py", "_windows.py")
     for _ in sweep:
         forget(ds)
         sweep.start()
@@ -55,6 +55,25 @@ with forebay.open_dataset(url, cache_dir=cache, shuffle=True, shuffle_window=2) 
     gc.collect()
     with forebay.ChunkCache(cache) as seen:
         assert seen.info().leases == 0
+print(sweep.at)
+"""
+
+_DATASETS = """
+def forget():
+    knot = [forebay.open_dataset(url, cache_dir=cache, max_cache_bytes="1MiB")]
+    knot.append(knot)
+
+sweep = Sweep("_io.py", "_runtime.py", "_opening.py")
+for _ in sweep:
+    forget()
+    sweep.start()
+    ds = forebay.open_dataset(url, cache_dir=cache, max_cache_bytes="1MiB")
+    sys.setprofile(None)
+    with ds:
+        assert ds[count - 1]["index"] == count - 1
+gc.collect()
+with forebay.ChunkCache(cache) as seen:
+    assert seen.info().leases == 0
 print(sweep.at)
 """
 
@@ -123,6 +142,12 @@ def test_a_forgotten_iterator_stops_no_other(server: FaultServer, tmp_path: Path
     """One that began held the lock of all windows; the one that the collector closed meanwhile waited for it."""
     put_dataset(server, tmp_path, count=ITEMS, per_chunk=2)
     assert int(run(_SWEEP + _ITERATORS, server.url(), tmp_path / "cache")) > 20
+
+
+def test_a_forgotten_dataset_takes_nothing_from_the_one_that_is_opened(server: FaultServer, tmp_path: Path) -> None:
+    """It got the engine, and the cache, that the collector closed with the other at that moment."""
+    put_dataset(server, tmp_path, count=ITEMS, per_chunk=2)
+    assert int(run(_SWEEP + _DATASETS, server.url(), tmp_path / "cache")) > 20
 
 
 def test_a_forgotten_file_stops_no_fetch(server: FaultServer, tmp_path: Path) -> None:

@@ -388,7 +388,7 @@ def test_slow_part_gets_more_time_with_each_try_n3(server: FaultServer, tmp_path
 class Bytes(PlainHTTP):
     """Gives nothing but the bytes of a range, and tells a version of the object when it is asked for it."""
 
-    versions = ("7",)
+    versions: tuple[str, ...] = ("7",)
 
     def download_bytes(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         connection, response = self.open(key, {"Range": f"bytes={offset}-{offset + (length or 0) - 1}"})

@@ -38,10 +38,15 @@ def _by_priority(request: ChunkRequest) -> tuple[int, ...]:
 
 
 class Engine:
-    """Serves chunk requests against one cache directory. Its coroutines run on the I/O thread."""
+    """Serves chunk requests against one cache directory. Its coroutines run on the I/O thread.
+
+    Attributes:
+        users: References to it in this process; whoever gives the last one back closes it.
+    """
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
+        self.users = 0
         self.holdings = Holdings(cache)
         self.limiter = InFlight()
         self.pool = DaemonPool("forebay-hook")
