@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from servers.datasets import put_dataset
 
 from forebay.testing import FaultServer
@@ -138,12 +139,14 @@ def run(code: str, url: str, cache: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_forgotten_iterator_stops_no_other(server: FaultServer, tmp_path: Path) -> None:
     """One that began held the lock of all windows; the one that the collector closed meanwhile waited for it."""
     put_dataset(server, tmp_path, count=ITEMS, per_chunk=2)
     assert int(run(_SWEEP + _ITERATORS, server.url(), tmp_path / "cache")) > 20
 
 
+@pytest.mark.slow
 def test_a_forgotten_dataset_takes_nothing_from_the_one_that_is_opened(server: FaultServer, tmp_path: Path) -> None:
     """It got the engine, and the cache, that the collector closed with the other at that moment."""
     put_dataset(server, tmp_path, count=ITEMS, per_chunk=2)
