@@ -8,15 +8,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.cache_actor import key, put
 from servers.crash_reader import items_of
 from servers.disk import fill, mounted
 
 import forebay
+from forebay._cache import open_cache
 from forebay.exceptions import CacheError, CacheFullError
 from forebay.testing import FaultServer
 
@@ -92,6 +94,23 @@ def test_readers_begin_on_a_disk_that_has_no_room_for_what_the_ledger_notes_of_t
     with forebay.ChunkCache(disk / "cache") as cache:
         assert cache.verify() == []
         assert cache.info().leases == 0
+
+
+def test_room_is_made_although_the_first_chunks_to_go_are_open_somewhere(disk: Path) -> None:
+    """Risk D6: their blocks stay taken; the second try removed the same ones again, and gave up."""
+    cache = open_cache(disk / "cache", max_bytes=1 << 30)
+    with ExitStack() as stack:
+        stack.callback(cache.close)
+        for number in range(4):
+            put(cache, number, 100_000, lease=False)
+        for file in (disk / "cache" / "chunks").rglob("*.bin"):
+            if file.read_bytes()[0] < 2:  # chunks 0 and 1
+                stack.enter_context(file.open("rb"))
+        fill(disk / "ballast", 0)
+        with pytest.raises(CacheFullError):
+            cache.declare([key(number) for number in range(100, 10_000)])
+        assert cache.relieve(1) > 0
+        assert cache.info().chunks < 3
 
 
 def test_a_disk_without_any_room_is_a_clear_error_and_no_end(

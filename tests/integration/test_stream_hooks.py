@@ -79,7 +79,7 @@ def test_a_close_that_blocks_or_fails_keeps_nobody(
     register: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Risk A11: whoever closes goes on within seconds, and the cache is let go of."""
-    monkeypatch.setattr("forebay._source.CLOSE_DEADLINE", 0.3)
+    monkeypatch.setattr("forebay._downloaders.CLOSE_DEADLINE", 0.3)
     end = threading.Event()
 
     class Stuck(Local):

@@ -136,6 +136,26 @@ def test_a_reader_that_rests_in_another_thread_gives_way(opened: Callable[..., f
     assert first + list(iterator) == expected_items()
 
 
+def test_a_reader_at_rest_gives_way_after_the_ledger_could_not_be_read_for_a_while(
+    opened: Callable[..., forebay.ChunkedDataset], tmp_path: Path
+) -> None:
+    """Risk A7: the first error ended the watch over it, unheard, and whoever waited did so until the deadline."""
+    resting, reading = opened("one", prefetch=0), opened("two", prefetch=0)
+    kept: list[Any] = []
+    iterator = iter(resting)
+    thread = threading.Thread(target=lambda: kept.append(next(iterator)))
+    thread.start()
+    thread.join(DEADLINE)
+    ledger = tmp_path / "cache" / "ledger.sqlite"
+    ledger.rename(tmp_path / "ledger")
+    ledger.mkdir()
+    assert not threading.Event().wait(0.5), "several looks"
+    ledger.rmdir()
+    (tmp_path / "ledger").rename(ledger)
+    assert list(reading) == expected_items()
+    assert kept + list(iterator) == expected_items()
+
+
 def test_a_coroutine_fetches_in_the_middle_of_an_iteration(
     server: FaultServer, tmp_path: Path, opened: Callable[..., forebay.ChunkedDataset]
 ) -> None:

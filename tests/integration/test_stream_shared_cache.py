@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from servers.crash_reader import CHUNK_BYTES, ITEMS, PER_CHUNK, Job, Reader, items_of, put_random_dataset
 from servers.datasets import expected_items, put_dataset
+from servers.ledger import reading, rows
 from servers.watcher import Watcher
 
 import forebay
 from forebay._url import redact
-from forebay.testing import Fault, FaultServer
+from forebay.exceptions import ObjectNotFoundError
+from forebay.testing import Fault, FaultServer, Gate
 
 DEADLINE = 60.0
 
@@ -105,6 +109,36 @@ def test_a_fast_reader_leaves_what_a_slow_one_declared(server: FaultServer, tmp_
         slow.take(0)
         slow.close()
         assert server.requests == []
+
+
+def test_a_fetch_that_fails_while_the_ledger_is_locked_leaves_no_flight(server: FaultServer, tmp_path: Path) -> None:
+    """Risk E8: the chunk was to be leased again, that failed, and with it all that was to be given back."""
+    directory, gate, caught = tmp_path / "cache", Gate(), []
+    server.script("plain/chunk-0-0.bin", Fault(gate=gate, status=404), times=None)
+    with forebay.open_dataset(server.url("plain"), cache_dir=directory) as ds:
+        ds._source._engine.cache.member.ledger.timeout = 0.5  # type: ignore[attr-defined]
+        mine = ds._source.session([0], ahead=0, shared={0})
+
+        def take() -> None:
+            try:
+                mine.take(0)
+            except Exception as exc:  # noqa: BLE001 - whatever the reader got
+                caught.append(exc)
+
+        reader = threading.Thread(target=take)
+        reader.start()
+        server.wait_for_requests(1, key="plain/chunk-0-0.bin")
+        with closing(sqlite3.connect(directory / "ledger.sqlite", isolation_level=None)) as blocker:
+            blocker.execute("BEGIN IMMEDIATE")
+            gate.open()
+            reader.join(DEADLINE)
+            blocker.execute("ROLLBACK")
+        mine.close()
+        assert [type(exc) for exc in caught] == [ObjectNotFoundError]
+        with forebay.ChunkCache(directory) as cache:
+            cache.gc()
+            assert cache.info().leases == 0
+        assert rows(reading(directory / "ledger.sqlite")).keys() == {"holders"}
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])

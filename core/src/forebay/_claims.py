@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from forebay import _config
 from forebay._cache import Cache
 from forebay._index import DatasetIndex
+from forebay._mutex import Mutex
 from forebay.exceptions import BudgetTooSmallError
 
 __all__ = ["WindowClaims"]
@@ -38,7 +38,7 @@ class WindowClaims:
         self.largest = max(int(index.decoded_bytes.max(initial=0)), 0)
         self._claims: set[_Claim] = set()
         self._late = False
-        self._lock = threading.Lock()
+        self._lock = Mutex()
 
     def check(self, window: int) -> None:
         """Refuse a shuffle window that the budget cannot hold.
@@ -79,10 +79,12 @@ class WindowClaims:
             return
         with self._lock:
             self.largest = max(self.largest, size)
-            small = [one for one in self._claims if one.largest < self.largest and one.process == os.getpid()]
+            small = [one for one in tuple(self._claims) if one.largest < self.largest and one.process == os.getpid()]
             self._late = True  # until each has its room: what is refused here is tried with the next chunk
             for claim in small:
                 self._settle(claim)
+                if claim not in self._claims:  # the collector closed its reader meanwhile
+                    claim.cache.drop_window(claim.number)
             self._late = False
 
     def _settle(self, claim: _Claim) -> None:

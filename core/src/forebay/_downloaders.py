@@ -1,19 +1,23 @@
-"""Downloaders that stay open for the next use: connections, and what a driver has found out, are worth keeping."""
+"""How a downloader ends, and which stay open for the next use: connections and what a driver found out are worth it."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import OrderedDict
 
 from forebay import _registry
-from forebay._prefetch import before_exit, keep_thread
-from forebay._source import close_downloader
+from forebay._prefetch import before_exit, io_thread, keep_thread, wait_for
 from forebay.downloader import Downloader
 from forebay.exceptions import AccessDeniedError, AuthenticationError
 
-__all__ = ["REFUSALS", "retire_downloader", "shared_downloader"]
+__all__ = ["REFUSALS", "close_downloader", "retire_downloader", "shared_downloader"]
 
+logger = logging.getLogger("forebay")
+
+#: Seconds that a driver may take to close.
+CLOSE_DEADLINE = 2.0
 #: After these a downloader is made anew: environment and profiles, which it read when it was made, may be others now.
 REFUSALS = (AuthenticationError, AccessDeniedError)
 #: Downloaders stay open for the next use of the same root, this many of them.
@@ -24,6 +28,24 @@ _lock = threading.Lock()
 _kept: OrderedDict[_Key, Downloader] = OrderedDict()
 #: No longer given out, and perhaps still in use by somebody who got them before.
 _retired: OrderedDict[int, Downloader] = OrderedDict()
+
+
+def close_downloader(downloader: Downloader) -> None:
+    """Let a downloader drain on the loop that it was used on, then close it for good.
+
+    A hook that fails or blocks here is logged and left alone: whoever closes wants to go on, and the data is delivered.
+    """
+    thread = io_thread()
+    closing = threading.Thread(target=downloader.close, name="forebay-close", daemon=True)
+    try:
+        if not thread.is_current:
+            wait_for(thread.submit(downloader.aclose), thread, CLOSE_DEADLINE)
+    except Exception as exc:  # noqa: BLE001 - a stranger's hook; `close` has to be reached all the same
+        logger.warning("aclose() of %r did not end well: %s", downloader, str(exc) or type(exc).__name__)
+    closing.start()
+    closing.join(CLOSE_DEADLINE)
+    if closing.is_alive():
+        logger.warning("close() of %r did not return within %.0f s and is abandoned", downloader, CLOSE_DEADLINE)
 
 
 def shared_downloader(resolved: _registry.Resolved, root: str) -> Downloader:

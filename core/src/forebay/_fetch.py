@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from forebay import _config, _registry, _url
 from forebay._cache import ChunkKey, Ready
 from forebay._downloaders import REFUSALS, retire_downloader, shared_downloader
+from forebay._mutex import Mutex
 from forebay._prefetch import (
     ChunkRequest,
     EngineHandle,
@@ -50,7 +51,7 @@ class _Held:
     pid: int
 
 
-_lock = threading.Lock()
+_lock = Mutex()
 _held: dict[Path, list[_Held]] = {}
 _validated: set[tuple[str, ChunkKey]] = set()
 
@@ -140,11 +141,12 @@ def release(path: str | os.PathLike[str]) -> None:
 
     A local path that `fetch` returned as it is, and a path released before, are none of our business: nothing happens.
     """
+    path = Path(path)
     with _lock:
-        entries = _held.get(Path(path))
+        entries = _held.get(path)
         held = entries.pop() if entries else None
-        if entries is not None and not entries:
-            del _held[Path(path)]
+        if not entries:
+            _held.pop(path, None)
     if held is not None and held.pid == os.getpid():
         held.engine.engine().give_back(held.request)
         held.engine.close()
@@ -247,8 +249,11 @@ async def _is_fresh(call: _Call, ready: Ready) -> bool:
 
 def _hold(call: _Call, ready: Ready) -> Path:
     call.engine.engine().holdings.keep(call.request, str(ready.path))
+    held = _Held(engine=call.engine, request=call.request, pid=os.getpid())
     with _lock:
-        _held.setdefault(ready.path, []).append(_Held(engine=call.engine, request=call.request, pid=os.getpid()))
+        entries = _held.setdefault(ready.path, [])
+        entries.append(held)
+        _held[ready.path] = entries  # a file that the collector closed just now may have taken it away
     return ready.path
 
 
@@ -275,8 +280,6 @@ def _too_slow(call: _Call, timeout: float | None) -> StorageTimeoutError:
 
 
 def _forget_after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
     _held.clear()
     _validated.clear()
 

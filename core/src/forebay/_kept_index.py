@@ -11,19 +11,16 @@ import json
 import logging
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from forebay import _config
+from forebay._file_lock import lock_file, unlock_file
 
 __all__ = ["KeptIndex"]
 
 logger = logging.getLogger("forebay")
-
-#: Seconds between two tries to be the one that asks for an index.
-LOCK_INTERVAL = 0.01
 
 
 class KeptIndex:
@@ -49,7 +46,7 @@ class KeptIndex:
             if fd is not None:
                 with suppress(OSError):  # removed with the whole cache, perhaps
                     os.unlink(path)  # still locked: whoever waits for this file sees that it is gone
-                os.close(fd)
+                unlock_file(fd)
 
     def _sweep(self) -> None:
         """Remove what somebody left who was killed while keeping the index; he had the lock that is ours now."""
@@ -88,25 +85,14 @@ class KeptIndex:
 
 def _lock(path: str, timeout: float) -> int | None:
     """Return the descriptor of the locked file, or None where nobody can be kept out."""
-    from filelock import lock_descriptor
-
-    deadline = _config.monotonic() + timeout
-    while _config.monotonic() < deadline:
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as exc:  # the directory is read-only, or full: nobody fetches for the others
-            logger.debug("no lock beside the index: %s", exc)
-            return None
-        try:
-            if lock_descriptor(fd, blocking=False) and os.fstat(fd).st_nlink:
-                return fd
-        except BaseException:  # the descriptor is closed, whatever came; it is raised again
-            os.close(fd)
-            raise
-        os.close(fd)
-        time.sleep(LOCK_INTERVAL)
-    logger.warning("another process has been fetching an index for %.0f s; it is fetched here as well", timeout)
-    return None
+    try:
+        fd = lock_file(path, timeout)
+    except OSError as exc:  # the directory is read-only, or full: nobody fetches for the others
+        logger.debug("no lock beside the index: %s", exc)
+        return None
+    if fd is None:
+        logger.warning("another process has been fetching an index for %.0f s; it is fetched here as well", timeout)
+    return fd
 
 
 def _digest(data: bytes) -> str:

@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 
 from forebay import _config, _registry, _url
+from forebay._cached_source import CachedSource
 from forebay._dataset import ChunkedDataset
+from forebay._downloaders import close_downloader
 from forebay._formats import DatasetFormat
 from forebay._kept_index import KeptIndex
 from forebay._prefetch import EngineHandle, io_thread, open_engine, wait_for
-from forebay._source import CachedSource, ChunkSource, LocalSource, close_downloader, dataset_identity, location
+from forebay._source import ChunkSource, LocalSource, dataset_identity, location
 from forebay._stats import Counters
 from forebay._transfer import Source, TransferPolicy, read_object, stat_object
 from forebay.downloader import Downloader, probe

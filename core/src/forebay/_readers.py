@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 
 from forebay import _config
 from forebay._formats import ChunkReader
+from forebay._mutex import Mutex
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,15 +74,11 @@ class OpenChunks:
     def __init__(self, open_missing: Callable[[Sequence[int]], list[tuple[ChunkReader, Path]]]) -> None:
         self._open_missing = open_missing
         self._open: OrderedDict[int, tuple[ChunkReader, Path]] = OrderedDict()
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._lock = Mutex()  # the maps are good in a forked child too
         self._looked = _config.monotonic()
 
     def get(self, chunks: Sequence[int]) -> dict[int, ChunkReader]:
         """Return readers of all ``chunks``; what is not open is opened, in that order."""
-        if self._pid != os.getpid():
-            # A lock may have been held at the fork; the maps themselves are good in the child.
-            self._lock, self._pid = threading.Lock(), os.getpid()
         found: dict[int, ChunkReader] = {}
         with self._lock:
             if _config.monotonic() - self._looked > _LOOK_EVERY:

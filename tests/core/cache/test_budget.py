@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import sys
 import threading
 from pathlib import Path
 
@@ -273,6 +275,25 @@ def test_the_budget_on_record_evicts_at_once_as_one_that_is_named(directory: Pat
     with Actor(directory):
         assert cache.max_bytes == 500
         assert cache.info().bytes == bytes_below(directory) == 400
+
+
+def test_a_file_that_is_not_ours_may_go_while_the_directory_is_looked_through(directory: Path, cache: Cache) -> None:
+    """It is somebody else's to remove at any moment; opening the cache, and making room in it, failed over that."""
+    put(cache, 1)
+    stray = directory / "chunks" / "notes.txt"
+    stray.write_bytes(b"x" * 10)
+
+    def remove_before_it_is_looked_at(_frame: object, event: str, called: object) -> None:
+        if event == "c_call" and isinstance(getattr(called, "__self__", None), os.DirEntry):
+            stray.unlink(missing_ok=True)
+
+    sys.setprofile(remove_before_it_is_looked_at)
+    try:
+        cache.gc()
+    finally:
+        sys.setprofile(None)
+    assert not stray.exists()
+    assert cache.info().bytes == 100
 
 
 def test_files_that_are_not_ours_count_and_stay(directory: Path, cache: Cache) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sqlite3
 import threading
 from pathlib import Path
@@ -133,6 +135,35 @@ def test_a_log_cut_short_under_two_processes_is_a_damaged_ledger(
         assert cache.refcount(key(1).url) == 2
         assert cache.info().holders == 2
         assert cache.verify() == []
+
+
+def test_a_child_forked_during_a_repair_does_not_keep_the_next_one_out(directory: Path, cache: Cache) -> None:
+    """Risk J1: the child has a copy of the descriptor that holds the lock, for as long as it lives."""
+    children: list[int] = []
+
+    class Forks(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "it is rebuilt" in record.getMessage() and not children:
+                pid = os.fork()
+                if not pid:
+                    signal.pause()
+                children.append(pid)
+
+    forks = Forks()
+    logging.getLogger("forebay").addHandler(forks)
+    cache.member.ledger.timeout = 2.0  # type: ignore[attr-defined]
+    try:
+        for number in (1, 2):
+            for name in ("ledger.sqlite-wal", "ledger.sqlite-shm", "ledger.sqlite"):
+                (directory / name).unlink(missing_ok=True)
+            (directory / "ledger.sqlite").write_bytes(b"not a database" * 400)
+            put(cache, number)
+            assert len(children) == 1
+    finally:
+        logging.getLogger("forebay").removeHandler(forks)
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def test_a_ledger_locked_for_a_while_is_waited_for_and_for_ever_is_an_error(directory: Path, cache: Cache) -> None:

@@ -10,7 +10,7 @@ import pytest
 from servers.cache_actor import Actor, bytes_below, key, put, until, write
 
 from forebay._cache import Cache, Flight, Ready, open_cache
-from forebay._cache._holders import sweep_unlisted
+from forebay._cache._holders import HolderLock, claim_if_dead, sweep_unlisted
 from forebay._cache._platform import probe_locking, refuse_platform
 from forebay.exceptions import CacheError
 
@@ -217,3 +217,16 @@ def test_windows_is_refused_with_the_ways_out() -> None:
         refuse_platform("win32")
     refuse_platform("linux")
     refuse_platform("darwin")
+
+
+def test_a_lock_file_that_cannot_be_removed_is_unlocked_all_the_same(tmp_path: Path) -> None:
+    """Who left with an error kept the lock, and looked alive for as long as its process lived."""
+    lock = HolderLock(tmp_path)
+    path = tmp_path / f"{lock.token}.lock"
+    path.rename(tmp_path / "moved.lock")
+    path.mkdir()
+    with pytest.raises(OSError, match=path.name):
+        lock.close()
+    claim = claim_if_dead(tmp_path, "moved")
+    assert claim is not None
+    os.close(claim)

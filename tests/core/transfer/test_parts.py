@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from servers.transfer_kit import FixedRoom, RangeHTTP, SimpleLimiter, fetch, make_source, quick_policy
+from servers.transfer_kit import FixedRoom, PlainHTTP, RangeHTTP, SimpleLimiter, fetch, make_source, quick_policy
 
 from forebay._transfer import DaemonPool
 from forebay.exceptions import (
@@ -383,3 +383,60 @@ def test_slow_part_gets_more_time_with_each_try_n3(server: FaultServer, tmp_path
     policy = quick_policy(timeout=1.2)  # shorter than the answer takes, and four times that is far longer
     sure = run_async(fetch(make_source(SlowAndSure(server.url()), "a", stored=100), tmp_path / "g", policy=policy))
     assert sure.retries == 0
+
+
+class Bytes(PlainHTTP):
+    """Gives nothing but the bytes of a range, and tells a version of the object when it is asked for it."""
+
+    versions: tuple[str, ...] = ("7",)
+
+    def download_bytes(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        connection, response = self.open(key, {"Range": f"bytes={offset}-{offset + (length or 0) - 1}"})
+        try:
+            return response.read()
+        finally:
+            connection.close()
+
+    def stat(self, key: str) -> ObjectInfo:
+        self.versions, version = self.versions[1:] or self.versions, self.versions[0]
+        return ObjectInfo(key, size=4 * PART, version=version)
+
+
+def test_parts_of_a_versioned_object_end_although_no_range_names_the_version_r4(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    """The first part was asked for again and again, for ever: no validator could be sent with it."""
+    data = os.urandom(4 * PART)
+    server.put("a", data, etag="")
+    run_async(fetch(make_source(Bytes(server.url()), "a", stored=len(data)), tmp_path / "f"), timeout=20)
+    assert (tmp_path / "f").read_bytes() == data
+    assert len(server.requests) == 4
+
+
+def test_a_versioned_object_that_changes_while_bytes_alone_are_read_is_an_error_r4(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    server.put("a", b"x" * 4 * PART, etag="")
+    changing = Bytes(server.url())
+    changing.versions = ("7", "8")
+    with pytest.raises(ObjectChangedError, match="7 became 8"):
+        run_async(fetch(make_source(changing, "a", stored=4 * PART), tmp_path / "f"), timeout=20)
+    assert not any(tmp_path.iterdir())
+
+
+class Forgetful(RangeHTTP):
+    """Names the version with the first range only, and no etag."""
+
+    async def aread_range(self, key: str, offset: int, length: int, *, if_match: str | None = None) -> RangeRead:
+        got = await super().aread_range(key, offset, length, if_match=if_match)
+        return RangeRead(data=got.data, info=ObjectInfo(key, got.info.size, version=None if offset else "7"))
+
+
+def test_a_part_of_no_version_is_an_error_where_others_have_one_r4(server: FaultServer, tmp_path: Path) -> None:
+    """It was asked for again and again, for ever; and to take it would be to mix what may be two objects."""
+    server.put("a", b"x" * 4 * PART)
+    source = make_source(Forgetful(server.url()), "a", stored=4 * PART)
+    with pytest.raises(StorageError, match="without the version"):
+        run_async(fetch(source, tmp_path / "f", policy=quick_policy(parallel_parts=1)), timeout=20)
+    assert not any(tmp_path.iterdir())
+    assert len(server.requests) == 2

@@ -369,6 +369,16 @@ def test_file_hook_of_unknown_size_stays_within_its_room(tmp_path: Path) -> None
     assert (tmp_path / "f").read_bytes() == b"".join(downloader.pieces)
 
 
+def test_file_hook_that_is_done_does_not_wait_for_room_that_it_does_not_need(tmp_path: Path) -> None:
+    """Risk A7: room for what might have come was asked for, and waited for, though the whole file had its own."""
+    room = FixedRoom(8 << 20)
+    downloader = written(Files, b"x" * 1000)
+    downloader.step = room.waiting.wait  # type: ignore[attr-defined]
+    run_async(fetch(make_source(downloader, "a"), tmp_path / "f", room=room), timeout=20)
+    assert (tmp_path / "f").read_bytes() == b"x" * 1000
+    assert room.asked[-1] > room.size
+
+
 def test_small_objects_in_memory(server: FaultServer) -> None:
     server.put("index.json", b"{}" * 1000)
     server.script("index.json", Fault(status=503))

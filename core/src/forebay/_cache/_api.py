@@ -22,11 +22,13 @@ class Cache(ABC):
     Attributes:
         directory: The real path of the directory.
         evictions: Chunks that this process evicted.
+        users: Times that this process has it open.
         read_only: Nothing can be fetched or removed here: what cannot be verified is all there is.
     """
 
     directory: Path
     evictions: int = 0
+    users: int = 0
     read_only: bool = False
     layout: Layout
 

@@ -37,23 +37,32 @@ def relieve(member: Member, wanted: int | None) -> tuple[int, int]:
     Those without a lease go first, then prefetched ones; the longest unused first.
     """
 
+    taken: set[str] = set()  # what is gone, whether or not the ledger could say so
+
     def step(connection: sqlite3.Connection, trash: Trash) -> tuple[int, int]:
-        freed = evicted = 0
+        freed = evicted = new = 0
         for number, name, size in connection.execute(
             "SELECT c.id, c.name, c.bytes FROM chunks c LEFT JOIN leases l ON l.chunk = c.id WHERE c.ready = 1"
             " GROUP BY c.id HAVING coalesce(sum(l.hard), 0) = 0 ORDER BY count(l.holder) > 0, c.used"
         ).fetchall():
-            if wanted is not None and freed >= wanted:
+            if wanted is not None and new >= wanted:
                 break
+            before = name in taken
+            taken.add(name)
             if unready(connection, member.layout, number, name, trash):
+                new += 0 if before else size
                 freed += size
                 evicted += 1
         return freed, evicted
 
-    try:
-        done = member.write(step)
-    except CacheFullError:  # the ledger found no room to say what went; but it went, and makes that room
-        done = member.write(step)
+    while True:
+        before = len(taken)
+        try:
+            done = member.write(step)
+            break
+        except CacheFullError:  # the ledger found no room to say what went; but it went, and makes that room
+            if len(taken) == before:  # or not, where it is open somewhere: then others have to go as well
+                raise
     with suppress(CacheFullError):
         member.ledger.shrink_log()
     return done

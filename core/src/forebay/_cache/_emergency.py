@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from forebay._cache._holders import anybody_lives
-from forebay._cache._layout import TEMP, Layout, Trash, empty_trash, remove
+from forebay._cache._layout import TEMP, Layout, dustbin, remove
 from forebay._cache._platform import disk_is_full
 from forebay._cache._recover import files_below, is_ours
 
@@ -35,7 +35,6 @@ def make_room(layout: Layout) -> bool:
     for _, path in sorted(leftovers) + sorted(chunks):
         if not disk_is_full(layout.directory, _ENOUGH) or anybody_lives(layout.holders):
             break
-        trash: Trash = []
-        gone = remove(path, trash) or gone
-        empty_trash(trash)
+        with dustbin() as trash:
+            gone = remove(path, trash) or gone
     return gone

@@ -30,16 +30,22 @@ class HolderLock:
             self.token = secrets.token_hex(16)
             self._path = folder / f"{self.token}.lock"
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            # A sweeper may have seen the file before we locked it; then it is the sweeper's, and gone.
-            if lock_descriptor(self._fd, blocking=False) and os.fstat(self._fd).st_nlink:
-                return
+            try:
+                # A sweeper may have seen the file before we locked it; then it is the sweeper's, and gone.
+                if lock_descriptor(self._fd, blocking=False) and os.fstat(self._fd).st_nlink:
+                    return
+            except BaseException:  # the descriptor is closed, whatever came; it is raised again
+                os.close(self._fd)
+                raise
             os.close(self._fd)
         raise CacheError(f"cannot keep a lock file in {folder}: something removes them", path=str(folder))
 
     def close(self) -> None:
         """Remove the file and let go of the lock."""
-        self._path.unlink(missing_ok=True)
-        os.close(self._fd)
+        try:
+            self._path.unlink(missing_ok=True)
+        finally:
+            os.close(self._fd)
 
     def forget(self) -> None:
         """In a forked child: close the inherited descriptor only, or a dead parent would look alive."""

@@ -13,7 +13,8 @@ import re
 import secrets
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -30,7 +31,7 @@ __all__ = [
     "Trash",
     "chunk_name",
     "drop_inherited_trash",
-    "empty_trash",
+    "dustbin",
     "refuse_dangerous",
     "remove",
 ]
@@ -92,11 +93,21 @@ def remove(path: Path | str, trash: Trash) -> bool:
 
 
 def empty_trash(trash: Trash) -> None:
-    """Close what `remove` holds open, outside of any transaction."""
+    """Close what `remove` holds open; outside of a transaction where it can be."""
     while trash:
         held = trash.pop()
         _open_trash.discard(held)
         os.close(held)
+
+
+@contextmanager
+def dustbin() -> Iterator[Trash]:
+    """A place for trash that is emptied at the end, also of what failed: on a full disk its blocks are waited for."""
+    trash: Trash = []
+    try:
+        yield trash
+    finally:
+        empty_trash(trash)
 
 
 def drop_inherited_trash() -> None:

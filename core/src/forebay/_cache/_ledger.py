@@ -21,6 +21,7 @@ from forebay import _config
 from forebay._cache._layout import Layout
 from forebay._cache._platform import disk_is_full, remedy_text
 from forebay._cache._schema import SCHEMA, VERSION
+from forebay._file_lock import lock_file, unlock_file
 from forebay.exceptions import CacheCorruptError, CacheError, CacheFullError, CacheLockTimeoutError
 
 __all__ = ["Ledger", "Work"]
@@ -287,21 +288,15 @@ class Ledger:
 
     def _replace_damaged(self, exc: sqlite3.Error) -> None:
         """Put the damaged ledger aside, once for all processes; the next connection makes a new one."""
-        from filelock import lock_descriptor
-
         with self.mutex:
             seen = self._identity
             self.close()
-        fd = os.open(self.layout.directory / "repair.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = lock_file(self.layout.directory / "repair.lock", self.timeout)
+        if fd is None:
+            raise CacheLockTimeoutError(
+                f"the repair of {self.layout.ledger} by another process does not end", path=str(self.layout.ledger)
+            ) from exc
         try:
-            deadline = _config.monotonic() + self.timeout
-            while not lock_descriptor(fd, blocking=False):
-                if _config.monotonic() > deadline:
-                    raise CacheLockTimeoutError(
-                        f"the repair of {self.layout.ledger} by another process does not end",
-                        path=str(self.layout.ledger),
-                    ) from exc
-                time.sleep(0.01)
             try:
                 found = os.stat(self.layout.ledger)
             except FileNotFoundError:
@@ -319,7 +314,7 @@ class Ledger:
             os.replace(self.layout.ledger, aside)
             aside.unlink(missing_ok=True)
         finally:
-            os.close(fd)
+            unlock_file(fd)
 
     def _opens_well(self) -> bool:
         try:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from forebay import _config
 from forebay._cache import _recover, _rows
 from forebay._cache._holders import HolderLock
-from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash
+from forebay._cache._layout import Layout, Trash, chunk_name, dustbin
 from forebay._cache._ledger import Ledger
 from forebay._cache._plans import Plans
 from forebay._cache._room import budget_of, shrink
@@ -71,11 +71,8 @@ class Member:
 
     def write(self, step: Step[T], then: Callable[[T], object] | None = None) -> T:
         """Run ``step`` in a transaction, and free the disk space of what it unlinked when that is over."""
-        trash: Trash = []
-        try:
+        with dustbin() as trash:
             return self.ledger.write(lambda connection: step(connection, trash), then)
-        finally:
-            empty_trash(trash)
 
     def write_as_holder(
         self,
@@ -293,6 +290,5 @@ def _with(
 
 
 def _bury(connection: sqlite3.Connection, layout: Layout, number: int) -> None:
-    trash: Trash = []
-    _recover.settle_estate(connection, layout, number, trash)
-    empty_trash(trash)
+    with dustbin() as trash:
+        _recover.settle_estate(connection, layout, number, trash)

@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from forebay import _config
@@ -23,7 +24,7 @@ __all__ = ["clear_directory", "open_cache", "open_observer"]
 logger = logging.getLogger("forebay")
 
 _Identity = tuple[int, int]
-_open: dict[_Identity, tuple[Cache, int]] = {}
+_open: dict[_Identity, Cache] = {}
 
 
 def open_cache(cache_dir: Path | str | None, *, max_bytes: int | None) -> Cache:
@@ -103,14 +104,25 @@ def _take(cache_dir: Path | str | None, max_bytes: int | None) -> Cache:
     with _fork.registry_lock:
         layout = Layout(directory)
         writable = _prepare(layout, private=cache_dir is None)
-        identity = _identity(directory)
-        cache, count = _open.get(identity, (None, 0))
-        if cache is None:
-            cache = _make(layout, max_bytes, writable=writable)
-        elif isinstance(cache, SharedCache):
-            cache.member.ask_budget(max_bytes)
-        _open[identity] = (cache, count + 1)
+        cache, known = _share(_identity(directory), lambda: _make(layout, max_bytes, writable=writable))
+        if known and isinstance(cache, SharedCache):
+            try:
+                cache.member.ask_budget(max_bytes)
+            except BaseException:  # the count of users is given back, whatever came; it is raised again
+                cache.close()
+                raise
     return cache
+
+
+def _share(identity: _Identity, make: Callable[[], Cache]) -> tuple[Cache, bool]:
+    """Count one user more; returns the cache, and whether it was open already."""
+    while True:
+        cache = known = _open.get(identity)
+        if cache is None:
+            cache = _open[identity] = make()
+        cache.users += 1
+        if _open.get(identity) is cache:  # else the collector has closed its last user just now
+            return cache, known is not None
 
 
 def _identity(directory: Path) -> _Identity:
@@ -167,10 +179,10 @@ def _make(layout: Layout, max_bytes: int | None, *, writable: bool) -> Cache:
 def _give_back(cache: Cache) -> bool:
     """Count one user less; whether that was the last."""
     with _fork.registry_lock:
-        for identity, (known, count) in list(_open.items()):
+        for identity, known in list(_open.items()):
             if known is cache:
-                if count > 1:
-                    _open[identity] = (cache, count - 1)
+                cache.users -= 1
+                if cache.users > 0:
                     return False
                 del _open[identity]
                 if isinstance(cache, SharedCache):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from forebay import _config
 from forebay._cache._holders import claim_if_dead, sweep_indexes, sweep_unlisted
-from forebay._cache._layout import FINAL, TEMP, Layout, Trash, empty_trash, remove
+from forebay._cache._layout import FINAL, TEMP, Layout, Trash, dustbin, remove
 from forebay._cache._ledger import Ledger
 from forebay._cache._platform import boot_id
 from forebay._cache._room import shrink
@@ -61,7 +61,6 @@ def _forget_missing(ledger: Ledger) -> None:
     missing = [(number, name) for number, name in rows if layout.size_of(name) is None]
     if not missing:
         return
-    trash: Trash = []
 
     def forget(connection: sqlite3.Connection) -> None:
         for number, name in missing:
@@ -69,10 +68,8 @@ def _forget_missing(ledger: Ledger) -> None:
             if row is not None and row.id == number and row.ready and layout.size_of(name) is None:
                 unready(connection, layout, number, name, trash)
 
-    try:
+    with dustbin() as trash:
         ledger.write(forget)
-    finally:
-        empty_trash(trash)
 
 
 def reap_one(ledger: Ledger, holder: int, token: str) -> bool:
@@ -81,12 +78,11 @@ def reap_one(ledger: Ledger, holder: int, token: str) -> bool:
     claim = claim_if_dead(folder, token)
     if claim is None:
         return False
-    trash: Trash = []
     try:
-        ledger.write(lambda connection: settle_estate(connection, ledger.layout, holder, trash))
+        with dustbin() as trash:
+            ledger.write(lambda connection: settle_estate(connection, ledger.layout, holder, trash))
         (folder / f"{token}.lock").unlink(missing_ok=True)
     finally:
-        empty_trash(trash)
         if claim >= 0:
             os.close(claim)
     return True
@@ -139,7 +135,7 @@ def reconcile(connection: sqlite3.Connection, layout: Layout, trash: Trash) -> N
         elif name in temps:
             continue
         elif not is_ours(name) or entry.is_symlink():
-            stray += entry.stat(follow_symlinks=False).st_size
+            stray += _size(entry)
         elif TEMP.fullmatch(entry.name) or name in rows:
             if not remove(entry.path, trash):
                 stray += _size(entry)

@@ -14,7 +14,7 @@ from forebay import _config
 from forebay._cache import _eager, _inspect, _recover, _report, _room, _steps, _windows
 from forebay._cache._api import Cache
 from forebay._cache._flight import Flight
-from forebay._cache._layout import Layout, Trash, chunk_name, empty_trash, remove
+from forebay._cache._layout import Layout, Trash, chunk_name, dustbin, remove
 from forebay._cache._member import Member
 from forebay._cache._plans import PlanReader, SharedPlanReader
 from forebay._cache._room import budget_of, grant, has_room, shrink
@@ -136,9 +136,8 @@ class SharedCache(Cache):
     def _settle(self, connection: sqlite3.Connection, name: str) -> None:
         self.member.settle(connection, name)
         if budget_of(connection, self.member.fallback).free < 0:
-            trash: Trash = []
-            shrink(connection, self.layout, self.member.fallback, trash)
-            empty_trash(trash)
+            with dustbin() as trash:
+                shrink(connection, self.layout, self.member.fallback, trash)
 
     def declare(self, chunks: Iterable[ChunkKey]) -> None:
         """See `Cache`."""
@@ -303,18 +302,17 @@ class SharedCache(Cache):
 
     def abort(self, chunk: ChunkKey, flight: int, temp: Path, *, hard: bool) -> None:
         """Forget a flight, its file and its lease, now or with the next change of the ledger."""
-        trash: Trash = []
-        remove(temp, trash)
-        empty_trash(trash)
+        with dustbin() as trash:
+            remove(temp, trash)
         if self._closed:
             return  # everything else of ours went with the holder
         self.member.count(chunk, hard=-int(hard), soft=-int(not hard))
         name = chunk_name(chunk)
 
         def forget(connection: sqlite3.Connection) -> None:
-            end_flight(connection, self.layout, flight, trash)
-            self._settle(connection, name)
-            empty_trash(trash)
+            with dustbin() as trash:
+                end_flight(connection, self.layout, flight, trash)
+                self._settle(connection, name)
 
         self._ledger.write_or_defer(forget)
         self._notify()

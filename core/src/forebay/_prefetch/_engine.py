@@ -18,7 +18,7 @@ from forebay._prefetch._limiter import InFlight
 from forebay._prefetch._request import ChunkRequest
 from forebay._prefetch._room import GiveWay, Metered, Room
 from forebay._transfer import DaemonPool, TransferResult, file_digest, transfer
-from forebay.exceptions import CacheFullError, ChecksumMismatchError, PrefetchClosedError
+from forebay.exceptions import CacheError, CacheFullError, ChecksumMismatchError, PrefetchClosedError
 
 __all__ = ["Engine"]
 
@@ -38,10 +38,15 @@ def _by_priority(request: ChunkRequest) -> tuple[int, ...]:
 
 
 class Engine:
-    """Serves chunk requests against one cache directory. Its coroutines run on the I/O thread."""
+    """Serves chunk requests against one cache directory. Its coroutines run on the I/O thread.
+
+    Attributes:
+        users: References to it in this process; whoever gives the last one back closes it.
+    """
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
+        self.users = 0
         self.holdings = Holdings(cache)
         self.limiter = InFlight()
         self.pool = DaemonPool("forebay-hook")
@@ -51,6 +56,8 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shared_at = 0.0
         self._told_unverified = False
+        self._ahead = 0  # fetches under way that began as look-aheads
+        self._short = 0  # readers that found the disk full, and no chunk yet
         self._unsubscribe = cache.subscribe(self._on_change)
 
     async def steady(self, function: Callable[..., T], /, *args: object) -> T:
@@ -84,22 +91,30 @@ class Engine:
         """Return the ready chunk, with the lease that the request asks for; any error leaves none behind.
 
         Where the disk is full, what nobody reads gives its room to a reader, a few times; what is only looked ahead for
-        rests until its reader comes.
+        rests until its reader comes. Look-aheads that are under way may be faster to take the room: none begins
+        meanwhile, and what these have fetched is given back too.
         """
-        relieved, request.waited = 0, 0.0
-        while True:
-            try:
-                return await self._obtain(request)
-            except CacheFullError as exc:
-                if not is_full_disk(exc):
-                    raise
-                if not request.hard:
-                    while not request.hard:
-                        await self.changed(SHARE_INTERVAL)
-                elif relieved >= DISK_TRIES or not await self.steady(self.cache.relieve, disk_need(request.source)):
-                    raise
-                else:
-                    relieved += 1
+        relieved, short, request.waited = 0, 0, 0.0
+        try:
+            while True:
+                try:
+                    return await self._obtain(request)
+                except CacheFullError as exc:
+                    if not is_full_disk(exc):
+                        raise
+                    if not request.hard:
+                        while not request.hard:
+                            await self.changed(SHARE_INTERVAL)
+                        continue
+                    self._short, short = self._short + 1 - short, 1
+                    if await self.steady(self.cache.relieve, disk_need(request.source)) and relieved < DISK_TRIES:
+                        relieved += 1
+                    elif self._ahead:
+                        await self.changed()
+                    else:
+                        raise
+        finally:
+            self._short -= short
 
     async def _obtain(self, request: ChunkRequest) -> Ready:
         healed = False
@@ -146,8 +161,11 @@ class Engine:
         request.flight = request.lease = None
         self.holdings.forget(request)
         if request.eager and not request.declared and (flight is not None or lease is not None):
-            self.cache.declare([request.key])
-            request.declared = True
+            try:
+                self.cache.declare([request.key])
+                request.declared = True
+            except (CacheError, OSError) as exc:  # without it the chunk may have to be fetched once more
+                logger.debug("%s is not kept for its reader: %s", request.key.url, exc)
         if flight is not None:
             flight.abort()
         elif lease is not None:
@@ -220,7 +238,7 @@ class Engine:
         try:
             while True:
                 # Somebody waits for a hard request: it stands behind nobody, in whatever order it came to be one.
-                while not request.hard and request.line[0] is not request:
+                while not request.hard and (request.line[0] is not request or self._short):
                     await self.changed(LOOK_AHEAD_INTERVAL)
                 outcome = await self.steady(self._acquire, request)
                 if not isinstance(outcome, Flight) or size is None:
@@ -260,6 +278,8 @@ class Engine:
 
     async def _fetch(self, request: ChunkRequest, flight: Flight) -> Ready:
         flight.hard = request.hard
+        ahead = int(not request.hard)
+        self._ahead += ahead
         try:
             result = await transfer(
                 request.source,
@@ -275,6 +295,8 @@ class Engine:
             if exc.errno not in FULL_ERRNOS:
                 raise
             raise disk_full(exc, request.key.url, self.cache.directory) from exc
+        finally:
+            self._ahead -= ahead
         self._count(request, result)
         return await self.steady(self._publish, request, flight, result)
 

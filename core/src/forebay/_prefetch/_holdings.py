@@ -9,17 +9,21 @@ that `fetch` returned is in the user's hands and stays; where such paths keep a 
 from __future__ import annotations
 
 import asyncio
-import threading
+import logging
 from typing import TYPE_CHECKING
 
 from forebay import _config
 from forebay._cache import Cache, ChunkKey
+from forebay._mutex import Mutex
 from forebay._prefetch._request import ChunkRequest
+from forebay.exceptions import CacheError
 
 if TYPE_CHECKING:
     from forebay._prefetch._engine import Engine
 
 __all__ = ["Holdings"]
+
+logger = logging.getLogger("forebay")
 
 #: Seconds between two looks at whether somebody in the directory waits for room, while readers have chunks open.
 WATCH_INTERVAL = 0.1
@@ -33,7 +37,7 @@ class Holdings:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._open: dict[ChunkRequest, None] = {}  # in the order in which they were opened
         self._paths: dict[ChunkRequest, str] = {}
         self._watched = False
@@ -62,8 +66,8 @@ class Holdings:
     def let_go(self, thread: int | None = None) -> bool:
         """Have the reader that opened its chunk first (of those that ``thread`` runs) let go of it; False: none has."""
         with self._lock:
-            found = [request for request in self._open if thread is None or request.thread == thread]
-        for request in found:
+            found = list(self._open)
+        for request in [one for one in found if thread is None or one.thread == thread]:
             with request.lock:
                 if request.lease == "hard" and not request.abandoned:
                     self._cache.soften(request.key)
@@ -76,7 +80,8 @@ class Holdings:
     def paths(self) -> dict[str, ChunkKey]:
         """The paths in the user's hands."""
         with self._lock:
-            return {path: request.key for request, path in self._paths.items()}
+            found = self._paths.copy()
+        return {path: request.key for request, path in found.items()}
 
     async def watch(self, engine: Engine) -> None:
         """Let go of one open chunk after the other while somebody in the directory, here or elsewhere, starves.
@@ -87,10 +92,13 @@ class Holdings:
         try:
             while self._anything_open():
                 await asyncio.sleep(WATCH_INTERVAL)
-                waiting, now = await engine.steady(self._cache.starving), _config.monotonic()
-                since = {flight: since.get(flight, now) for flight in waiting}
-                if waiting and now - since[waiting[0]] > PATIENCE:
-                    await engine.steady(self.let_go)
+                try:
+                    waiting, now = await engine.steady(self._cache.starving), _config.monotonic()
+                    since = {flight: since.get(flight, now) for flight in waiting}
+                    if waiting and now - since[waiting[0]] > PATIENCE:
+                        await engine.steady(self.let_go)
+                except (CacheError, OSError) as exc:  # a locked or broken ledger: it may be better at the next look
+                    logger.debug("who waits for room could not be seen: %s", exc)
         finally:
             with self._lock:
                 self._watched = False

@@ -20,6 +20,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from forebay import _config
+from forebay._mutex import Mutex
 from forebay.exceptions import PrefetchClosedError, WorkerCrashedError
 
 __all__ = [
@@ -194,7 +195,7 @@ class IOThread:
                 task.cancel()
 
 
-_lock = threading.Lock()
+_lock = Mutex()
 _current: IOThread | None = None
 _kept = False
 _before_exit: list[Callable[[], None]] = []
@@ -205,9 +206,13 @@ def io_thread() -> IOThread:
     """Return the I/O thread of this process, started if need be."""
     global _current
     with _lock:
-        if _current is None or not _current.alive:
-            _current = IOThread()
-        return _current
+        thread = _current
+        if thread is None or not thread.alive:
+            thread = IOThread()
+            before, _current = _current, thread
+            if before is not None:  # the dead one, or what a finalizer that ran meanwhile made for itself
+                before.close()
+        return thread
 
 
 def keep_thread() -> None:
@@ -275,9 +280,8 @@ def _close_at_exit() -> None:
 
 
 def _forget_after_fork() -> None:
-    # The thread does not exist in the child; its lock may be held by a thread that does not exist either.
-    global _current, _kept, _lock
-    _lock = threading.Lock()
+    # The thread does not exist in the child.
+    global _current, _kept
     _current = None
     _kept = False
 

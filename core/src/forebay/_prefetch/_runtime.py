@@ -62,28 +62,26 @@ def open_engine(cache_dir: Path | str | None, *, max_bytes: int | None) -> Engin
 
 
 _lock = threading.RLock()
-_engines: dict[Path, tuple[Engine, int]] = {}
+_engines: dict[Path, Engine] = {}
 
 
 def _take(cache_dir: Path | str | None, max_bytes: int | None) -> Engine:
     cache = open_cache(cache_dir, max_bytes=max_bytes)
     with _lock:
-        engine, count = _engines.get(cache.directory, (None, 0))
-        if engine is None:
-            engine = Engine(cache)
-        _engines[cache.directory] = (engine, count + 1)
-    return engine
+        while True:
+            engine = _engines.get(cache.directory)
+            if engine is None:
+                engine = _engines[cache.directory] = Engine(cache)
+            engine.users += 1
+            if _engines.get(cache.directory) is engine:  # else the collector has closed its last user just now
+                return engine
 
 
 def _give(engine: Engine) -> None:
     with _lock:
-        known, count = _engines.get(engine.cache.directory, (engine, 1))
-        last = count <= 1
-        if last:
-            _engines.pop(engine.cache.directory, None)
-        else:
-            _engines[engine.cache.directory] = (known, count - 1)
-        if last:
+        engine.users -= 1
+        if engine.users <= 0 and _engines.get(engine.cache.directory) is engine:
+            del _engines[engine.cache.directory]
             engine.close()
         engine.cache.close()
         if not _engines:
@@ -93,11 +91,11 @@ def _give(engine: Engine) -> None:
 
 def _close_all() -> None:
     with _lock:
-        engines = [(engine, count) for engine, count in _engines.values()]
+        engines = list(_engines.values())
         _engines.clear()
-    for engine, count in engines:
+    for engine in engines:
         engine.close()
-        for _ in range(count):
+        for _ in range(engine.users):
             engine.cache.close()
 
 

@@ -42,6 +42,7 @@ class FileHook:
         self._path = path
         self._size = 0
         self._moved_at = 0.0
+        self._growing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Fetch the file, with as many tries as the policy allows, and enter it into the sink."""
@@ -70,7 +71,7 @@ class FileHook:
         context, source = self._context, self._context.source
         expected, most = source.expected_decoded, context.policy.part_size
         context.requests += 1
-        self._size, self._moved_at = 0, asyncio.get_running_loop().time()
+        self._size, self._moved_at, self._growing = 0, asyncio.get_running_loop().time(), None
         async with Slot(context.limiter, (*context.priority, 0), min(expected or most, most)):
             with single_error():
                 async with asyncio.TaskGroup() as group:
@@ -81,6 +82,8 @@ class FileHook:
                     ):
                         await source.downloader.adownload_file(source.key, self._path)
                     watch.cancel()
+                    if self._growing is not None and (await context.pool.work(self._stat) or 0) <= context.sink.allowed:
+                        self._growing.cancel()  # nobody needs what it still waits for
         size = await context.pool.work(self._stat)
         self._judge(size or 0)
         if size is None or (expected is not None and size < expected):
@@ -88,7 +91,6 @@ class FileHook:
 
     async def _watch(self, group: asyncio.TaskGroup) -> None:
         context, loop = self._context, asyncio.get_running_loop()
-        growing: asyncio.Task[None] | None = None
         while True:
             await asyncio.sleep(_LOOK)
             size = await context.pool.work(self._stat) or 0
@@ -96,8 +98,9 @@ class FileHook:
                 self._moved_at = loop.time()
             self._judge(size)
             known = context.source.expected_decoded is not None
-            if not known and size + STEP > context.sink.allowed and (growing is None or growing.done()):
-                growing = group.create_task(context.reserve(size + STEP))
+            idle = self._growing is None or self._growing.done()
+            if not known and size + STEP > context.sink.allowed and idle:
+                self._growing = group.create_task(context.reserve(size + STEP))
 
     def _judge(self, size: int) -> None:
         context = self._context

@@ -13,11 +13,10 @@ from forebay._transfer._context import Context
 from forebay._transfer._errors import explain
 from forebay._transfer._file_hook import FileHook, takes_file_hook
 from forebay._transfer._pool import DaemonPool
-from forebay._transfer._ranges import Parts, Pin, RangeHook, range_hook
+from forebay._transfer._ranges import Parts, Pin, RangeHook, range_hook, tells_version
 from forebay._transfer._sink import FileTarget, MemoryTarget, Sink
 from forebay._transfer._types import Limiter, Room, Source, TransferPolicy, TransferResult
 from forebay._transfer._whole import WholeBody
-from forebay.downloader import SupportsRangeRead
 from forebay.exceptions import (
     ChecksumMismatchError,
     DecompressionError,
@@ -198,7 +197,7 @@ async def _by_parts(context: Context, read: RangeHook, pin: Pin) -> bool:
     """Fetch the object in parts, where its parts can be told to be of one version; False: nothing was fetched."""
     source = context.source
     total = source.expected_stored
-    if context.async_hooks and isinstance(source.downloader, SupportsRangeRead):
+    if tells_version(context):
         try:
             return await Parts(context, read, pin, start=0, total=total).run()
         except UnsupportedOperationError as exc:

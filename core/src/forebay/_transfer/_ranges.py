@@ -18,7 +18,7 @@ from forebay.downloader import SupportsRangeRead, overrides
 from forebay.exceptions import ObjectChangedError, StorageError, StorageTimeoutError
 from forebay.types import ObjectInfo, RangeRead
 
-__all__ = ["Parts", "Pin", "RangeHook", "range_hook"]
+__all__ = ["Parts", "Pin", "RangeHook", "range_hook", "tells_version"]
 
 logger = logging.getLogger("forebay")
 
@@ -30,11 +30,16 @@ _SLOW = 1 * MIB
 _CRAWL = 16 * 1024
 
 
+def tells_version(context: Context) -> bool:
+    """Whether this downloader says with each range what it is of, as those that give nothing but bytes cannot."""
+    return context.async_hooks and isinstance(context.source.downloader, SupportsRangeRead)
+
+
 def range_hook(context: Context) -> RangeHook | None:
     """The best way of this downloader to read a range; None where each would read the whole body for it."""
     source, downloader = context.source, context.source.downloader
     key = source.key
-    if context.async_hooks and isinstance(downloader, SupportsRangeRead):
+    if tells_version(context):
         ranged = cast(SupportsRangeRead, downloader)
         return lambda offset, length, if_match: ranged.aread_range(key, offset, length, if_match=if_match)
     if context.async_hooks and overrides(downloader, "adownload_bytes"):
@@ -123,6 +128,7 @@ class Parts:
         self._pin = pin
         self._start = start
         self._total = total
+        self._tells = tells_version(context)
         self._patience = 1.0
         self._window: dict[int, _Part] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -225,11 +231,22 @@ class Parts:
                 trials.conclude(exc)
                 raise
             else:
-                if self._pin.check(got.info, asked=asked is not None):
+                if not self._tells or self._pin.check(got.info, asked=asked is not None):
                     trials.succeeded()
                     if part.offset == 0:
                         await self._expect_checksum(got.info)
                     return data
+                if self._pin.if_match is None:
+                    raise self._nameless(part)  # the same question would get the same answer
+
+    def _nameless(self, part: _Part) -> StorageError:
+        source = self._context.source
+        return StorageError(
+            f"bytes {part.offset}+{part.length} of {source.where} came without the version that others came with",
+            url=source.url,
+            key=source.key,
+            backend=source.backend,
+        )
 
     async def _attempt(self, part: _Part, if_match: str | None) -> RangeRead:
         context = self._context
