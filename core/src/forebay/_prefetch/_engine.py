@@ -95,6 +95,7 @@ class Engine:
         meanwhile, and what these have fetched is given back too.
         """
         relieved, short, request.waited = 0, 0, 0.0
+        begin = _config.monotonic()
         try:
             while True:
                 try:
@@ -109,7 +110,7 @@ class Engine:
                     self._short, short = self._short + 1 - short, 1
                     if await self.steady(self.cache.relieve, disk_need(request.source)) and relieved < DISK_TRIES:
                         relieved += 1
-                    elif self._ahead:
+                    elif self._ahead and _config.monotonic() - begin < self.room_timeout:
                         await self.changed()
                     else:
                         raise
