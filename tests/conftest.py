@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import sys
@@ -38,6 +39,23 @@ LASTING_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkse
 LASTING_TEMPORARIES = ("pymp-", "torch_")
 #: Seconds that threads and processes have to end by themselves after a test.
 GRACE = 5.0
+#: What the one fork server of this process imports, whichever test is the first to use it: what its children would
+#: import late, one second of processor time each.
+PRELOAD = [
+    "filelock",
+    "forebay._cache._foresight",
+    "forebay._codecs.zstd",
+    "forebay._formats.litdata",
+    "forebay._open",
+    "forebay.testing",
+    "forebay.torch",
+    "forebay_http._downloader",
+    "forebay_http._obstore_driver",
+    "numpy",
+    "torch",
+    "torch.utils.data",
+]
+multiprocessing.set_forkserver_preload(PRELOAD)
 #: Settings of ours and of the clouds' SDKs: a test sees none that it did not make.
 FOREIGN = ("FOREBAY_", "AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "GCSFS_")
 #: No SDK asks a cloud's metadata address, nor dials an emulator's port with gRPC (gcsfs waits 40 s for that).

@@ -57,7 +57,6 @@ def test_four_processes_share_one_cache_and_fetch_each_chunk_once(nginx: Nginx, 
     """Risk B1, B4, B18: single flight over processes, and nobody sees a part of a file."""
     nginx.forget()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["servers.readers", "torch"])
     barrier = context.Barrier(4)
     work = [(name, nginx.url(name), format_options(name)) for name in NAMES]
     pipes, children = [], []

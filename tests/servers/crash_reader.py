@@ -44,18 +44,6 @@ CHUNK_BYTES = PER_CHUNK * (ITEM_BYTES + 40) + 60
 PART_SIZE = 5000
 #: Seconds in which every round has to end.
 DEADLINE = 40.0
-#: What a reader would import late: how long that takes on a busy machine is not what is measured here.
-PRELOAD = [
-    "filelock",
-    "forebay._cache._foresight",
-    "forebay._codecs.zstd",
-    "forebay._formats.litdata",
-    "forebay._open",
-    "forebay.testing",
-    "forebay_http._downloader",
-    "forebay_http._obstore_driver",
-    "servers.crash_reader",
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +194,6 @@ class Process:
 
     def __init__(self, target: Any, *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
         self._told, theirs = context.Pipe(duplex=False)
         self._heard: dict[str, Any] = {}
         self._ended = False  # nobody is left who could say something

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -35,10 +34,6 @@ __all__ = [
     "tensors_of_all_kinds",
     "threads",
 ]
-
-
-# Whichever test of this process is the first to use the fork server: its workers then need not import torch each.
-multiprocessing.set_forkserver_preload(["torch", "forebay.torch", "servers.loaders"])
 
 
 class Broken(Exception):

@@ -6,7 +6,6 @@ A module of its own and not part of a test, since workers and child processes im
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -18,11 +17,6 @@ from forebay.testing import FaultServer
 from forebay.torch import StreamingDataLoader
 
 __all__ = ["TOO_MANY_WORKERS", "Job", "as_list", "flat", "pack_numbers", "serve_numbers", "set_of"]
-
-# The one server of new workers of this process imports torch once, also where a test without it is the first to use it.
-multiprocessing.get_context("forkserver").set_forkserver_preload(
-    ["torch.utils.data", "forebay.torch", "forebay._cache"]
-)
 
 #: torch warns where there are more workers than processors; these have next to nothing to do.
 TOO_MANY_WORKERS = "ignore:This DataLoader will create:UserWarning"
