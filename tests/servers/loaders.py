@@ -21,16 +21,20 @@ __all__ = [
     "Broken",
     "BrokenDownloader",
     "FolderDownloader",
+    "NamelessDownloader",
     "all_gone",
     "as_closure",
     "as_lock",
     "as_pairs",
     "as_tensors",
     "die_at_start",
+    "die_nameless",
     "die_with",
     "indices",
     "loop_locals",
+    "raise_nameless",
     "raise_stranger",
+    "stop_at_twelve",
     "tensors_of_all_kinds",
     "threads",
 ]
@@ -46,6 +50,37 @@ class FolderDownloader(forebay.Downloader):
     def download_fileobj(self, key: str, fileobj: Any) -> None:
         """Copy the file."""
         fileobj.write(Path("/" + self.root.partition("://")[2], key).read_bytes())
+
+
+def nameless_error(text: str) -> Exception:
+    """An exception whose class no other process can import, as botocore makes one for each client."""
+    made: Exception = type("NoSuchKey", (Exception,), {})(text)
+    return made
+
+
+class NamelessDownloader(FolderDownloader):
+    """Fails for one chunk with an error whose class has no name."""
+
+    def download_fileobj(self, key: str, fileobj: Any) -> None:
+        """Copy what is not the third chunk."""
+        if "-2." in key:
+            raise nameless_error("the lake is frozen")
+        super().download_fileobj(key, fileobj)
+
+
+def raise_nameless(items: list[Any]) -> list[Any]:
+    """A collate function that fails so."""
+    raise nameless_error(f"no batch of {len(items)}")
+
+
+def die_nameless(number: int) -> None:
+    """A ``worker_init_fn`` that fails so."""
+    raise nameless_error(f"worker {number} cannot begin")
+
+
+def stop_at_twelve(items: list[int]) -> list[int]:
+    """A collate function with a bare ``next`` that finds nothing, in the batch of the twelfth item."""
+    return items if 12 not in items else next(iter([]))
 
 
 class BrokenDownloader(FolderDownloader):
@@ -85,6 +120,7 @@ def tensors_of_all_kinds(items: list[int]) -> dict[str, torch.Tensor]:
         "with gradient": torch.ones(3, requires_grad=True),
         "parameter": torch.nn.Parameter(torch.ones(3)),
         "sparse": torch.eye(3).to_sparse(),
+        "one row of a column": torch.arange(2).reshape(1, 2)[:, 0],
     }
 
 

@@ -10,8 +10,9 @@ from torch.utils.data import DataLoader, default_collate, default_convert
 
 from forebay import _config
 from forebay._stats import Counters, merge_stats
-from forebay.exceptions import ConfigError, PrefetchClosedError
+from forebay.exceptions import ConfigError, PrefetchClosedError, WorkerCrashedError
 from forebay.torch._control import Control
+from forebay.torch._errors import sendable_errors
 from forebay.torch._overrides import refuse_own_iter
 from forebay.torch._parcel import Parcel
 from forebay.torch._reading import StepItems
@@ -203,6 +204,11 @@ def _deliver(loader: StreamingDataLoader, live: Live, delivered: Iterator[Any]) 
             if report.empty:
                 continue
             yield batch
+        if live.steps < live.deal.steps:
+            raise WorkerCrashedError(
+                f"nothing more came after {live.steps} of {live.deal.steps} batches, and no worker said why: its own"
+                " output may; the position is behind the last batch that came"
+            )
     finally:
         loader._settle_reports()
         end(delivered)
@@ -231,18 +237,26 @@ class _Collate:
         self._reported = 0.0
 
     def __call__(self, step: StepItems) -> tuple[Any, _Report] | Parcel:
-        made = self._make(step)
-        return Parcel(made, "a batch") if self._worker else made
+        if not self._worker:
+            return self._make(step)
+        with sendable_errors():
+            return Parcel(self._make(step), "a batch")
 
     def _make(self, step: StepItems) -> tuple[Any, _Report]:
         items = step.items
         if not items:
             return None, self._report(step, None)
         if not self._timing:
-            return self.function(items[0] if self._single else items), self._report(step, None)
+            return self._collated(items), self._report(step, None)
         begin = _config.monotonic()
-        batch = self.function(items[0] if self._single else items)
+        batch = self._collated(items)
         return batch, self._report(step, _config.monotonic() - begin)
+
+    def _collated(self, items: list[Any]) -> Any:
+        try:
+            return self.function(items[0] if self._single else items)
+        except StopIteration as exc:
+            raise RuntimeError("collate_fn raised StopIteration, which means the end of the epoch to torch") from exc
 
     def _report(self, step: StepItems, collate: float | None) -> _Report:
         worker, stats = "", None

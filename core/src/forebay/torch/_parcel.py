@@ -54,8 +54,9 @@ class Parcel:
 class _Pickler(ForkingPickler):
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is torch.Tensor and _goes_along(obj):
-            plain = obj.resolve_conj().resolve_neg()
-            data: Any = plain.reshape(-1).view(torch.uint8).numpy()
+            plain = obj.detach().resolve_conj().resolve_neg()
+            # Not reshape: a dimension of one element may have any stride, and torch calls that contiguous.
+            data: Any = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()
             return _tensor, (pickle.PickleBuffer(data), obj.dtype, tuple(obj.shape))
         if type(obj) is memoryview and obj.c_contiguous and obj.format == "B":
             return memoryview, (pickle.PickleBuffer(obj),)
@@ -65,6 +66,7 @@ class _Pickler(ForkingPickler):
 def _goes_along(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.device.type == "cpu"
         and tensor.nbytes <= SMALL
         and tensor.is_contiguous()

@@ -19,6 +19,7 @@ from forebay.exceptions import ConfigError, PrefetchClosedError
 from forebay.torch._carry import Surroundings
 from forebay.torch._control import Control
 from forebay.torch._deal import Deal
+from forebay.torch._errors import with_sendable_errors
 from forebay.torch._mixture import Mixture
 from forebay.torch._position import Position, check_state, make_state
 from forebay.torch._ranks import find_world
@@ -226,7 +227,8 @@ class Stream(IterableDataset[Any]):
         control = self._told_channel()
         if control is not None:
             position = Position(epoch=control.epoch, start=control.start)
-            return self._share(position, control, worker).steps()
+            steps = self._share(position, control, worker).steps()
+            return steps if worker is None else with_sendable_errors(steps)
         self._settle()
         if worker is not None:
             self._control.begin(*worker, at_end=self._is_at_end(worker))
@@ -240,7 +242,7 @@ class Stream(IterableDataset[Any]):
                 option="batch_size",
             )
         self._live = live
-        return self._items(live)
+        return self._items(live) if worker is None else with_sendable_errors(self._items(live))
 
     def count_batches(self, batch: int, *, drop_last: bool) -> int:
         """Batches of a whole epoch, of ``batch`` samples a rank; the same on every rank."""

@@ -27,6 +27,7 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter, _MultiP
 
 from forebay import _config
 from forebay.exceptions import ConfigError, WorkerCrashedError
+from forebay.torch._errors import sendable_errors
 from forebay.torch._inbox import Inbox
 from forebay.torch._start import is_being_started
 
@@ -250,7 +251,8 @@ class _Start:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         threading.Thread(target=_end_with_parent, name="forebay-parent", daemon=True).start()
         if self._function is not None:
-            self._function(number)
+            with sendable_errors():
+                self._function(number)
 
 
 def _end_with_parent() -> None:
