@@ -68,7 +68,7 @@ def test_what_cannot_be_is_refused_with_a_remedy(url: str, arguments: dict[str, 
 
 
 def test_what_is_no_stream_is_refused(tmp_path: Path, url: str) -> None:
-    with forebay.open_dataset(url) as plain, pytest.raises(ConfigError, match="torch's DataLoader"):
+    with forebay.open_dataset(url) as plain, pytest.raises(ConfigError, match="torch's own DataLoader"):
         StreamingDataLoader(plain)  # type: ignore[arg-type]
 
 

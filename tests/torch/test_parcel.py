@@ -84,6 +84,20 @@ def test_views_of_bytes_are_views_in_the_trainer_too(tmp_path: Path, workers: in
             batch[2][0] = 7
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_view_is_one_value_to_the_loader_as_bytes_are(tmp_path: Path, workers: int) -> None:
+    """torch takes a memoryview for a sequence of numbers: a batch of four views was a list of 784 columns."""
+    items = [{"label": number, "pixels": bytes([number]) * (700 + number)} for number in range(4)]
+    forebay.pack(items, tmp_path / "data")
+    with StreamingDataset(tmp_path / "data", format_options={"bytes_as": "memoryview"}) as dataset:
+        batch = next(iter(StreamingDataLoader(dataset, batch_size=4, num_workers=workers)))
+        assert batch["label"].tolist() == [0, 1, 2, 3]
+        assert batch["pixels"] == [item["pixels"] for item in items]
+        single = list(StreamingDataLoader(dataset, batch_size=None, num_workers=workers))
+        assert single == items
+        assert {type(item["pixels"]) for item in single} == {memoryview}
+
+
 @pytest.mark.parametrize("collate", [as_lock, as_closure])
 def test_a_batch_that_cannot_be_sent_is_an_error_and_no_wait_for_ever(
     url: str, collate: Callable[[list[Any]], Any]

@@ -31,6 +31,7 @@ def test_every_stage_counts_once_over_epochs_and_processes(
             assert (stats.items, stats.chunks_fetched) == (epoch * ITEMS, CHUNKS)
             assert counts["collate"] == counts["yield"] == epoch * ITEMS // BATCH
             assert counts["loop"] == epoch * ITEMS // BATCH
+            assert counts.get("start", 0) == (epoch if workers else 0), "short epochs wait for little else"
             assert counts["download"] == counts["decompress"] == CHUNKS
             assert counts["index"] >= 1
             assert counts["decode"] >= epoch

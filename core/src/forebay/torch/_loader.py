@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
-from torch.utils.data import DataLoader, default_collate, default_convert
+from torch.utils.data import DataLoader
 
 from forebay import _config
 from forebay._stats import Counters, merge_stats
 from forebay.exceptions import ConfigError, PrefetchClosedError, WorkerCrashedError
+from forebay.torch._collate import collate_batch, convert_item
 from forebay.torch._control import Control
 from forebay.torch._errors import sendable_errors
 from forebay.torch._overrides import refuse_own_iter
@@ -76,8 +77,8 @@ class StreamingDataLoader(DataLoader[Any]):
     ) -> None:
         if not isinstance(dataset, Stream):
             raise ConfigError(
-                f"StreamingDataLoader reads a StreamingDataset, not a {type(dataset).__name__}; torch's DataLoader"
-                " reads that",
+                f"StreamingDataLoader reads a StreamingDataset, not a {type(dataset).__name__}: make one of a URL; what"
+                " is no stream is for torch's own DataLoader",
                 option="dataset",
             )
         refuse_own_iter(dataset)
@@ -85,7 +86,7 @@ class StreamingDataLoader(DataLoader[Any]):
         batch_size = checked_int("batch_size", batch_size, 1)
         num_workers = checked_int("num_workers", num_workers, 0) or 0
         prefetch_factor = checked_int("prefetch_factor", prefetch_factor, 1)
-        collate = collate_fn or (default_convert if batch_size is None else default_collate)
+        collate = collate_fn or (convert_item if batch_size is None else collate_batch)
         context = None
         if num_workers:
             context = choose_context(multiprocessing_context)
@@ -126,8 +127,11 @@ class StreamingDataLoader(DataLoader[Any]):
         live = stream.begin_run(self._channel, batch, drop_last=self.drop_last)
         if isinstance(self._iterator, WatchfulIter) and self._iterator.ended:
             self._iterator = None  # persistent workers of which one died
+        begin = _config.monotonic() if self._timing else 0.0
         with stream.told_by(self._channel):
             delivered = super().__iter__()
+        if self._timing and self.num_workers:
+            self._counters.stage("start", _config.monotonic() - begin)
         self._newest = live
         return _deliver(self, live, delivered)
 
@@ -152,8 +156,9 @@ class StreamingDataLoader(DataLoader[Any]):
     def stats(self) -> Stats:
         """Counters of this process and, with ``timing``, of its workers, since the loader was made.
 
-        Besides the stages of the dataset there are ``collate``, ``yield`` (what the loop waited for a batch) and
-        ``loop`` (what the loop did between two batches). Workers report with their batches, some 20 times a second.
+        Besides the stages of the dataset there are ``start`` (of workers), ``collate``, ``yield`` (what the loop waited
+        for a batch) and ``loop`` (what the loop did between two batches). Workers report with their batches, some 20
+        times a second.
         """
         own = self._counters.snapshot()
         return merge_stats([own, self._past, *self._reports.values(), self.dataset.stats()])

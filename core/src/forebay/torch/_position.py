@@ -50,9 +50,12 @@ def check_state(
     """
     if not isinstance(state, Mapping):
         raise ConfigError(f"a state is a mapping, as state_dict() gives it, not a {type(state).__name__}")
-    if state.get("version") != VERSION:
+    if "version" not in state or "consumed" not in state:
+        has = ", ".join(map(repr, list(state)[:6])) or "nothing"
+        raise ConfigError(f"this is no state of a stream, it has {has}: give what state_dict() gave", option="version")
+    if state["version"] != VERSION:
         raise ConfigError(
-            f"the state has version {state.get('version')!r}, and this release reads version {VERSION}",
+            f"the state has version {state['version']!r}, and this release reads version {VERSION}",
             option="version",
         )
     numbers = {}
