@@ -228,6 +228,8 @@ def test_no_error_shows_a_secret(
             shown += str(pickle.dumps(error)) + repr(downloader) + caplog.text
             for secret in ("sig=", "0123456789abcdef", "open sesame", "open%20sesame", "cmVhZGVyOm9wZW4"):
                 assert secret not in shown, shown
+            if kind == "port":
+                assert "Connection refused" in str(error), "on call one has to know whether it is the name or the port"
 
 
 def test_error_survives_pickling(faults: FaultServer, opened: Open) -> None:

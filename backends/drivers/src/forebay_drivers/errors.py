@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -35,6 +37,7 @@ __all__ = [
     "hidden_texts",
     "retry_after",
     "status_failure",
+    "system_reason",
 ]
 
 #: What a status means, for every driver. Not listed: 5xx is `ServerError`, anything else is `StorageError`.
@@ -142,6 +145,15 @@ class Subject:
 def hidden_texts(texts: Iterable[str]) -> tuple[str, ...]:
     """Those of ``texts`` that no error shows, for `Subject`: longest first, so that no half of one stays."""
     return tuple(sorted({text for text in texts if len(text) >= _SECRET_LENGTH}, key=len, reverse=True))
+
+
+def system_reason(errors: Iterable[BaseException]) -> str:
+    """Why there is no connection, in the words of the system, where one of ``errors`` knows."""
+    for error in errors:
+        found = getattr(error, "os_error", error)  # aiohttp's name for it
+        if isinstance(found, OSError) and found.errno:
+            return (found.strerror if isinstance(found, socket.gaierror) else os.strerror(found.errno)) or ""
+    return ""
 
 
 def failure(

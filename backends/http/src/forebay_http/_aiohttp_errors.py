@@ -11,7 +11,7 @@ from forebay.exceptions import (
     StorageError,
     StorageTimeoutError,
 )
-from forebay_drivers.errors import NO_TLS, Subject, failure
+from forebay_drivers.errors import NO_TLS, Subject, failure, system_reason
 
 __all__ = ["SDK_ERRORS", "translate"]
 
@@ -45,6 +45,8 @@ def translate(exc: Exception, subject: Subject, *, in_body: bool) -> StorageErro
         if isinstance(exc, sdk):
             if in_body and cls is ConnectionFailedError:
                 cls, what = IncompleteBodyError, "the body broke off"
+            elif sdk is aiohttp.ClientConnectorError and (reason := system_reason([exc])):
+                what = f"{what} ({reason})"
             return failure(cls, what, subject, cause=cause)
     return failure(StorageError, f"aiohttp failed ({type(exc).__name__})", subject, cause=cause)
 

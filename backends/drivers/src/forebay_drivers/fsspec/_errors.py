@@ -24,7 +24,7 @@ from forebay.exceptions import (
     StorageTimeoutError,
     UnsupportedOperationError,
 )
-from forebay_drivers.errors import NO_TLS, Subject, failure, retry_after, status_failure
+from forebay_drivers.errors import NO_TLS, Subject, failure, retry_after, status_failure, system_reason
 
 __all__ = ["SDK_CLASSES", "translate"]
 
@@ -133,6 +133,8 @@ def translate(exc: BaseException, subject: Subject) -> ForebayError | None:
     for link in reversed(chain):
         row = _row(link)
         if row is not None:
+            if row[1] is _NO_CONNECTION and (reason := system_reason(chain)):
+                return failure(row[0], f"{row[1]} ({reason})", subject, cause=cause)
             remedy = subject.table.remedy if row[0] is AuthenticationError else ""
             return failure(row[0], f"{row[1]}; {remedy}" if remedy else row[1], subject, cause=cause)
     if isinstance(exc, OSError):

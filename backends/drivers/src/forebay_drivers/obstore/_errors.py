@@ -35,8 +35,13 @@ _STATUS = re.compile(r" in [0-9.]+[a-zµ]+ - Server returned non-2xx status code
 _MACHINE = re.compile(
     r"Error performing (?:GET|PUT) http://[^\s/]+/(?:latest/(?:api/token|meta-data/)|computeMetadata/|metadata/identity)"
 )
+#: Why there is no connection, in the words of the system: "Connection refused", "Name or service not known".
+_REASON = re.compile(
+    r'ConnectError\(.*?(?:message|error): "(?:failed to lookup address information: )?([^"]+)"', re.DOTALL
+)
 _NOISE = re.compile(r"https?://[^\s,]+|path: \"(?:[^\"\\]|\\.)*\"|href: \"(?:[^\"\\]|\\.)*\"")
 
+_NO_CONNECTION = "no connection"
 _KINDS: tuple[tuple[str, type[StorageError], str], ...] = (
     ("TooManyRedirects", StorageError, "too many redirects"),
     ("BareRedirect", StorageError, "a redirect without a Location"),
@@ -53,7 +58,7 @@ _KINDS: tuple[tuple[str, type[StorageError], str], ...] = (
     ("MissingContentLength", UnsupportedOperationError, "the response has no Content-Length, which obstore needs"),
     ("TimedOut", StorageTimeoutError, "no answer, or no more of the body, within the deadline"),
     ("kind: Timeout", StorageTimeoutError, "no answer, or no more of the body, within the deadline"),
-    ("kind: Connect,", ConnectionFailedError, "no connection"),
+    ("kind: Connect,", ConnectionFailedError, _NO_CONNECTION),
     ("Parse(", ServerError, "the server's answer is no HTTP"),
     ("kind: Body", IncompleteBodyError, "the body broke off"),
     ("kind: Decode", IncompleteBodyError, "the body broke off"),
@@ -83,7 +88,8 @@ def translate(exc: Exception, subject: Subject) -> Exception:
         return failure(redirected.error, redirected.what, subject, status=301, cause=cause)
     for mark, cls, what in _KINDS:
         if mark in bare:
-            return failure(cls, what, subject, cause=cause)
+            reason = _REASON.search(bare) if what == _NO_CONNECTION else None
+            return failure(cls, f"{what} ({reason[1]})" if reason else what, subject, cause=cause)
     return failure(StorageError, f"obstore failed ({type(exc).__name__})", subject, cause=cause)
 
 
