@@ -105,7 +105,7 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_no_wait_for_ever(
     """Risk J9: torch pickles batches in a thread of the worker, whose error only its own output shows."""
     with StreamingDataset(url) as dataset:
         loader = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=collate, timeout=60)
-        with pytest.raises(ConfigError, match="a batch cannot be sent by a worker") as caught:
+        with pytest.raises(ConfigError, match="a batch as collate_fn made it cannot be sent by a worker") as caught:
             next(iter(loader))
         assert "num_workers=0" in str(caught.value)
         alone = StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=collate)

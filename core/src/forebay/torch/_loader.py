@@ -245,7 +245,7 @@ class _Collate:
         if not self._worker:
             return self._make(step)
         with sendable_errors():
-            return Parcel(self._make(step), "a batch")
+            return Parcel(self._make(step), "a batch as collate_fn made it")
 
     def _make(self, step: StepItems) -> tuple[Any, _Report]:
         items = step.items

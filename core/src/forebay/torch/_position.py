@@ -88,6 +88,12 @@ def _compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
 
 
 def _changed(name: str, saved: object, ours: object) -> ConfigError:
+    if name == "dataset":
+        return ConfigError(
+            f"the state was saved with another dataset than this one: dataset={saved!r} there and {ours!r} here, which"
+            " stand for their indexes; give the one that it was saved with, or start anew without the state",
+            option=name,
+        )
     return ConfigError(
         f"the state was saved with {name}={saved!r} and this dataset has {name}={ours!r}: its order is another one;"
         f" make the dataset with what the state says, or start anew without the state",
