@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 import numpy as np
 
-from forebay import _config
+from forebay import _collector, _config
 from forebay._formats import ChunkReader, DatasetFormat
 from forebay._plan import EpochPlan, Step
 from forebay._readers import OpenChunks, read_mixed, read_some
@@ -347,9 +347,9 @@ class HeldSession:
         self.session = session
 
     def close(self) -> None:
-        self.session.close()
+        _collector.call_outside(self.session.close)
 
 
 def _close_source(source: ChunkSource, pid: int) -> None:
     if pid == os.getpid():
-        source.close()
+        _collector.call_outside(source.close)
