@@ -106,7 +106,7 @@ print(sweep.at)
 
 #: What is forgotten in three ways, each with a lease; and the collector while other threads go no further.
 _FORGET = """
-import gc, os, signal, sys, threading
+import gc, os, queue, signal, sys, threading
 import forebay
 from forebay import _collector
 from forebay._prefetch import _runtime, io_thread
@@ -138,16 +138,20 @@ def leases():
         return seen.info().leases
 
 def hold(lock, start):
-    held, go, came = threading.Event(), threading.Event(), []
+    held, go, told = threading.Event(), threading.Event(), queue.SimpleQueue()
 
     def stay():
         with lock:
             held.set()
-            came.append(go.wait(30))
+            told.put(go.wait(30))
+
+    def let_go():
+        go.set()
+        return told.get(timeout=30)
 
     start(stay)
     assert held.wait(30)
-    return go, came
+    return let_go
 
 def in_thread(work):
     threading.Thread(target=work).start()
@@ -167,19 +171,17 @@ with forebay.open_dataset(url, **options) as ds:
     for lock in (engine.cache.member.ledger.mutex, _runtime._lock):
         forget(ds)
         assert leases() > 0
-        go, came = hold(lock, in_thread)
+        let_go = hold(lock, in_thread)
         collect()
-        go.set()
+        assert let_go(), "the collector waited for a thread"
         assert _collector.finish(30)
-        assert came == [True], "the collector waited for a thread"
         assert leases() == 0
     # As `wait_for` does, which holds the lock of a future that the I/O thread is about to settle.
     forget(ds)
-    go, came = hold(threading.Lock(), io_thread().call_soon)
+    let_go = hold(threading.Lock(), io_thread().call_soon)
     collect()
-    go.set()
+    assert let_go(), "the collector waited for the I/O thread"
     assert _collector.finish(30)
-    assert came == [True], "the collector waited for the I/O thread"
     assert leases() == 0
 print("done")
 """

@@ -48,7 +48,7 @@ class ChunkedDataset:
 
     ``ds[i]``, slices and `get_batch` use storage order; iteration follows the plan, and each completed one advances
     the epoch unless `set_epoch` was called. Use it as a context manager, or `close` it: what is left open is closed
-    when the dataset is collected or the interpreter ends.
+    when nothing refers to it any more, soon after the collector finds it, or when the interpreter ends.
     """
 
     def __init__(self, spec: DatasetSpec, layout: DatasetFormat, source: ChunkSource, counters: Counters) -> None:
