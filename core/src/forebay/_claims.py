@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from forebay import _config
+from forebay import _collector, _config
 from forebay._cache import Cache
 from forebay._index import DatasetIndex
 from forebay._mutex import Mutex
 from forebay.exceptions import BudgetTooSmallError
 
 __all__ = ["WindowClaims"]
+
+
+#: Seconds that a reader for whom there is no room waits for forgotten readers to let go of theirs.
+FORGOTTEN_DEADLINE = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -58,16 +62,27 @@ class WindowClaims:
             BudgetTooSmallError: The windows of the readers that are under way leave too little.
         """
         claim = _Claim(self._cache(), window)
-        with self._lock:
-            self._settle(claim)
-            self._claims.add(claim)
+        try:
+            self._add(claim)
+        except BudgetTooSmallError:
+            if not _collector.finish(FORGOTTEN_DEADLINE):
+                raise
+            self._add(claim)
         try:
             yield
         finally:
             if claim.process == os.getpid():  # else it is the parent's
-                with self._lock:
-                    self._claims.discard(claim)
-                claim.cache.drop_window(claim.number)
+                _collector.call_outside(lambda: self._drop(claim))
+
+    def _add(self, claim: _Claim) -> None:
+        with self._lock:
+            self._settle(claim)
+            self._claims.add(claim)
+
+    def _drop(self, claim: _Claim) -> None:
+        with self._lock:
+            self._claims.discard(claim)
+        claim.cache.drop_window(claim.number)
 
     def learn(self, size: int) -> None:
         """A chunk of ``size`` bytes has arrived.

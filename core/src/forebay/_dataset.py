@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 import numpy as np
 
-from forebay import _config
+from forebay import _collector, _config
 from forebay._formats import ChunkReader, DatasetFormat
 from forebay._plan import EpochPlan, Step
 from forebay._readers import OpenChunks, read_mixed, read_some
@@ -48,7 +48,7 @@ class ChunkedDataset:
 
     ``ds[i]``, slices and `get_batch` use storage order; iteration follows the plan, and each completed one advances
     the epoch unless `set_epoch` was called. Use it as a context manager, or `close` it: what is left open is closed
-    when the dataset is collected or the interpreter ends.
+    when nothing refers to it any more, soon after the collector finds it, or when the interpreter ends.
     """
 
     def __init__(self, spec: DatasetSpec, layout: DatasetFormat, source: ChunkSource, counters: Counters) -> None:
@@ -347,9 +347,9 @@ class HeldSession:
         self.session = session
 
     def close(self) -> None:
-        self.session.close()
+        _collector.call_outside(self.session.close)
 
 
 def _close_source(source: ChunkSource, pid: int) -> None:
     if pid == os.getpid():
-        source.close()
+        _collector.call_outside(source.close)

@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from forebay import _config, _registry, _url
+from forebay import _collector, _config, _registry, _url
 from forebay._cache import ChunkKey, Ready
 from forebay._downloaders import REFUSALS, retire_downloader, shared_downloader
 from forebay._mutex import Mutex
@@ -142,6 +142,10 @@ def release(path: str | os.PathLike[str]) -> None:
     A local path that `fetch` returned as it is, and a path released before, are none of our business: nothing happens.
     """
     path = Path(path)
+    _collector.call_outside(lambda: _release(path))
+
+
+def _release(path: Path) -> None:
     with _lock:
         entries = _held.get(path)
         held = entries.pop() if entries else None

@@ -12,8 +12,8 @@ __all__ = ["Mutex"]
 class Mutex:
     """Guards a few attributes for the length of a ``with`` block.
 
-    The collector may close a forgotten iterator or file at any moment, also inside the block and in its thread, and
-    that takes the lock again: so it is reentrant, and what it guards has to be whole wherever something is allocated.
+    A signal handler or a stranger's finalizer may come at any moment, also inside the block and in its thread, and take
+    the lock again: so it is reentrant, and what it guards has to be whole wherever something is allocated.
     In a forked child it is free: the thread that held it at the fork does not exist there.
     """
 

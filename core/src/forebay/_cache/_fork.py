@@ -45,7 +45,7 @@ def _before() -> None:
     for cache in _frozen:
         cache.member.entry.acquire()
         cache.member.ledger.mutex.acquire()
-        cache.member.ledger.close()
+        cache.member.ledger.disconnect()
 
 
 def _in_parent() -> None:

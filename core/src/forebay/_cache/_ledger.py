@@ -61,7 +61,8 @@ class Ledger:
         self.mutex = threading.RLock()  # guards everything below; held for one attempt, never while waiting
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
-        self._inside = False
+        self._inside = False  # the thread that holds the mutex is in the midst of a step
+        self._close_behind = False
         self._changes = 0
         self._data_version: int | None = None
         self._later: deque[Work[object]] = deque()
@@ -79,7 +80,7 @@ class Ledger:
         """Like `write`, for what must not fail: what cannot be done now is done with the next transaction."""
         if self.mutex.acquire(blocking=False):
             try:
-                nested = self._inside  # a finalizer that the collector ran inside our own transaction
+                nested = self._inside  # a stranger's finalizer, or a signal handler, in the midst of a step of ours
             finally:
                 self.mutex.release()
             if nested:
@@ -142,7 +143,15 @@ class Ledger:
         self._attempt(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
 
     def close(self) -> None:
-        """Close the connection; the next use opens another."""
+        """Close the connection; the next use opens another. In the midst of a step it is closed behind that."""
+        with self.mutex:
+            if self._inside:
+                self._close_behind = True
+            else:
+                self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connection now, whatever it is used for."""
         with self.mutex:
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -151,11 +160,11 @@ class Ledger:
     def reset_after_fork(self) -> None:
         """In a forked child: the connection was closed before the fork, the lock may be another thread's."""
         self.mutex = threading.RLock()
+        self._inside = self._close_behind = False
         self._later.clear()
 
     def _transaction(self, connection: sqlite3.Connection, work: Work[T], then: Callable[[T], object] | None) -> T:
         connection.execute("BEGIN IMMEDIATE")
-        self._inside = True
         later = len(self._later)
         try:
             self._begin(connection)
@@ -167,8 +176,6 @@ class Ledger:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        finally:
-            self._inside = False
         for _ in range(later):
             self._later.popleft()
         self._changes += 1
@@ -185,7 +192,7 @@ class Ledger:
                 with self.mutex:
                     if self._inside:
                         raise CacheError("the cache was called from within its own transaction")
-                    return step(self._connect())
+                    return self._step(step)
             except sqlite3.Error as exc:
                 code = _code(exc)
                 if code in _DAMAGED and not repaired:
@@ -204,6 +211,17 @@ class Ledger:
                     ) from exc
             time.sleep(wait * (0.2 + 0.8 * _config.random().random()))
             wait = min(wait * 1.5, _LONGEST_WAIT) if now - begin < _PATIENCE else _LAST_WAIT
+
+    def _step(self, step: Work[T]) -> T:
+        """Run one attempt with the mutex; from its first moment on, whatever comes in between sees that it does."""
+        try:
+            self._inside = True
+            return step(self._connect())
+        finally:
+            self._inside = False
+            if self._close_behind:
+                self._close_behind = False
+                self.close()
 
     def _translated(self, exc: sqlite3.Error, code: int) -> Exception:
         full = code == sqlite3.SQLITE_FULL
@@ -231,9 +249,9 @@ class Ledger:
             try:
                 found = os.stat(self.layout.ledger)
                 if (found.st_dev, found.st_ino) != self._identity:
-                    self.close()  # removed or rebuilt by somebody; our rows lie in the old one
+                    self.disconnect()  # removed or rebuilt by somebody; our rows lie in the old one
             except FileNotFoundError:
-                self.close()
+                self.disconnect()
         if self._connection is None:
             self._identity = None  # what was open before says nothing of what may be damaged now
             self._connection = self._open()

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from forebay import _config
+from forebay import _collector, _config
 from forebay._cache._api import Cache
 from forebay._cache._opening import clear_directory, open_observer
 from forebay._cache._report import Report
@@ -76,7 +76,7 @@ class ChunkCache:
         if not self._closed:
             self._closed = True
             if self._known is not None:
-                self._known.close()
+                _collector.call_outside(self._known.close)
 
     def __enter__(self) -> ChunkCache:
         return self

@@ -17,9 +17,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError as FutureCancelledError
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from forebay import _config
+from forebay import _collector, _config
 from forebay._mutex import Mutex
 from forebay.exceptions import PrefetchClosedError, WorkerCrashedError
 
@@ -137,6 +138,12 @@ class IOThread:
         except RuntimeError as exc:  # closed between the check and the call
             raise PrefetchClosedError("the I/O thread is closed") from exc
 
+    def nudge(self, callback: Callable[[], None]) -> None:
+        """`call_soon` for the collector: takes no lock, and is dropped without a word where the thread has ended."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(callback)
+
     def close(self, deadline: float = CLOSE_DEADLINE) -> None:
         """Cancel every task, wait for them, end the loop and join the thread."""
         if self._closed or self._stop is None:
@@ -212,6 +219,7 @@ def io_thread() -> IOThread:
             before, _current = _current, thread
             if before is not None:  # the dead one, or what a finalizer that ran meanwhile made for itself
                 before.close()
+            _collector.serve()  # what was forgotten while there was no thread to do it
         return thread
 
 
@@ -230,6 +238,7 @@ def close_idle_thread() -> None:
             _current = None
     if thread is not None:
         thread.close()
+        _collector.serve()  # what was forgotten last reached a loop that had ended
 
 
 def before_exit(callback: Callable[[], None]) -> None:
@@ -267,7 +276,15 @@ def wait_for(future: Future[T], thread: IOThread, timeout: float | None = None) 
         raise PrefetchClosedError("cancelled: the dataset or the engine was closed") from exc
 
 
+def _nudge(callback: Callable[[], None]) -> None:
+    thread = _current
+    if thread is not None:
+        thread.nudge(callback)
+
+
 def _close_at_exit() -> None:
+    if not _collector.finish(CLOSE_DEADLINE):
+        logger.warning("what was forgotten did not close within %.1f s and is abandoned", CLOSE_DEADLINE)
     for callback in list(_before_exit):
         try:
             callback()
@@ -286,5 +303,6 @@ def _forget_after_fork() -> None:
     _kept = False
 
 
+_collector.wake_with(_nudge)
 atexit.register(_close_at_exit)
 os.register_at_fork(after_in_child=_forget_after_fork)
