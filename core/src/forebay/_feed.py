@@ -281,11 +281,12 @@ class ChunkFeed:
     def _reader(self, group: _Group) -> ChunkReader | None:
         """The group's chunk, mapped for its pass: what was written to the items of another pass is not to be read."""
         place = group.place
-        number, reader = self._readers.get(place, (-1, None))
-        if number == group.number or (number >= 0 and reader is None):  # skipped for all passes
-            return reader
-        self._taken = max(self._taken, place)
-        self._extend()
+        known = self._readers.get(place)
+        if known is None:
+            self._taken = max(self._taken, place)
+            self._extend()
+        elif known[0] == group.number or known[1] is None:  # skipped: for all passes
+            return known[1]
         reader = self._dataset.enter_chunk(self._held.session, group.chunk, place)
         self._readers[place] = group.number, reader
         return reader
