@@ -30,7 +30,8 @@ def raw(item: Any) -> memoryview:
     if isinstance(item, memoryview):
         return item
     array = item.view(torch.uint8).numpy() if isinstance(item, torch.Tensor) else item
-    return memoryview(array.reshape(-1).view(np.uint8))
+    flat: np.ndarray[Any, np.dtype[np.uint8]] = array.reshape(-1).view(np.uint8)
+    return flat.data
 
 
 def written_apart(read: Callable[[], list[Any]]) -> bool:
