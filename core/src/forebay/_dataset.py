@@ -196,7 +196,8 @@ class ChunkedDataset:
         with closing(self._hold(chunks, ahead=len(chunks) - 1)) as held:
             for place, chunk in enumerate(chunks):
                 path = held.session.take(place)
-                opened.append((self._layout.open_chunk(path, chunk), path))
+                # It stays open, and an item is read again: what was written to it must not be read.
+                opened.append((self._layout.open_chunk(path, chunk).copying(), path))
                 held.session.done(place)
         return opened
 

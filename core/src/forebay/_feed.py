@@ -44,13 +44,14 @@ class _Track:
 
 @dataclass(slots=True)
 class _Group:
-    """Samples of one chunk in one batch; ``slots`` are their places in the batch, None for all of it in order.
+    """Samples of one chunk in one batch and pass; ``slots`` are their places in the batch, None for all of it in order.
 
     ``first`` is the first place in the batch that needs this group or one behind it.
     """
 
     chunk: int
     place: int
+    number: int
     offsets: NDArray[np.int64]
     slots: NDArray[np.int64] | None
     first: int = 0
@@ -101,7 +102,7 @@ class ChunkFeed:
         self._planned: deque[_Planned] = deque()
         self._announced: _Track | None = None  # the lane whose places are those of the order that was announced
         self._passed: dict[int, int] = {}  # how far that lane is once a place is let go of
-        self._readers: dict[int, ChunkReader | None] = {}
+        self._readers: dict[int, tuple[int, ChunkReader | None]] = {}  # with the pass that reads
         self._taken = -1
         # The batch that is being read, and how far.
         self._current = _Planned(0, [], [], 0)
@@ -137,6 +138,7 @@ class ChunkFeed:
         """Plan a batch of the given runs of samples, in order."""
         chunks: list[NDArray[np.int64]] = []
         offsets: list[NDArray[np.int64]] = []
+        numbers: list[int] = []
         tracks = []
         for number, partition, first, stop in _joined(runs):
             track = self._track(number, partition)
@@ -144,11 +146,12 @@ class ChunkFeed:
             places, within = track.lane.take(stop - first)
             chunks.append(track.lane.chunks[places])
             offsets.append(within)
+            numbers.append(number)
             self._open(track, places)
             tracks.append(track)
         # Only now: a chunk that one lane is done with may be one that the next has begun.
         finished = {place for track in tracks for place in self._finish(track)}
-        groups, count = self._groups(chunks, offsets, finished)
+        groups, count = self._groups(chunks, offsets, numbers, finished)
         used = {group.place for group in groups}
         before = [place for place in finished if place not in used]
         self._planned.append(_Planned(count, groups, before, self._reached()))
@@ -231,29 +234,38 @@ class ChunkFeed:
         return finished
 
     def _groups(
-        self, chunks: list[NDArray[np.int64]], offsets: list[NDArray[np.int64]], finished: set[int]
+        self,
+        chunks: list[NDArray[np.int64]],
+        offsets: list[NDArray[np.int64]],
+        numbers: list[int],
+        finished: set[int],
     ) -> tuple[list[_Group], int]:
         if not chunks:
             return [], 0
-        numbers = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+        all_chunks = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
         within = offsets[0] if len(offsets) == 1 else np.concatenate(offsets)
-        groups = []
-        wanted = sorted((self._place_of[chunk], chunk) for chunk in set(numbers.tolist()))
-        for place, chunk in wanted:
+        passes = np.repeat(numbers, [len(part) for part in chunks]) if len(set(numbers)) > 1 else None
+        if passes is None:
+            wanted = {(numbers[0], chunk) for chunk in set(all_chunks.tolist())}
+        else:
+            wanted = set(zip(passes.tolist(), all_chunks.tolist(), strict=True))
+        groups: list[_Group] = []
+        for place, number, chunk in sorted((self._place_of[chunk], number, chunk) for number, chunk in wanted):
             if len(wanted) == 1:
-                groups.append(_Group(chunk, place, within, None))
-            else:
-                slots = np.flatnonzero(numbers == chunk)
-                groups.append(_Group(chunk, place, within[slots], slots))
-        first = len(numbers)
+                groups.append(_Group(chunk, place, number, within, None))
+                continue
+            mine = all_chunks == chunk
+            slots = np.flatnonzero(mine if passes is None else mine & (passes == number))
+            groups.append(_Group(chunk, place, number, within[slots], slots))
+        first = len(all_chunks)
         for group in reversed(groups):
             group.first = first = 0 if group.slots is None else min(first, int(group.slots[0]))
-            group.last = group.place in finished
+            group.last = group.place in finished and group.chunk in self._place_of  # of several passes the last one
             if group.last:
                 del self._place_of[group.chunk]
         for place in finished - {group.place for group in groups}:
             del self._place_of[self._order[place]]
-        return groups, len(numbers)
+        return groups, len(all_chunks)
 
     def _extend(self) -> None:
         """Ask for chunks that the lanes will come to, as far as that is known without drawing the samples."""
@@ -267,12 +279,17 @@ class ChunkFeed:
                 self._ask(track, place)
 
     def _reader(self, group: _Group) -> ChunkReader | None:
+        """The group's chunk, mapped for its pass: what was written to the items of another pass is not to be read."""
         place = group.place
-        if place not in self._readers:
+        known = self._readers.get(place)
+        if known is None:
             self._taken = max(self._taken, place)
             self._extend()
-            self._readers[place] = self._dataset.enter_chunk(self._held.session, group.chunk, place)
-        return self._readers[place]
+        elif known[0] == group.number or known[1] is None:  # skipped: for all passes
+            return known[1]
+        reader = self._dataset.enter_chunk(self._held.session, group.chunk, place)
+        self._readers[place] = group.number, reader
+        return reader
 
     def _let_go(self, place: int) -> None:
         self._readers.pop(place, None)

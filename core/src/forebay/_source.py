@@ -25,7 +25,10 @@ class ChunkSession(Protocol):
     """One reader's way through an order of chunks."""
 
     def take(self, place: int) -> Path:
-        """Return the file of the chunk at ``place``, held until `done`."""
+        """Return the file of the chunk at ``place``, held until `done`.
+
+        It may be asked for again, to map it anew: one that went meanwhile is fetched again.
+        """
         ...
 
     def opened(self, place: int) -> None:

@@ -23,7 +23,8 @@ class ChunkReader(ABC):
     """The items of one chunk that lies on the local disk.
 
     Reading takes no lock and may happen in several threads. Arrays and tensors may be views of the chunk's private map:
-    they stay valid, and writable without touching the file, after ``close`` and after the file is deleted.
+    they stay valid, and writable without touching the file, after ``close`` and after the file is deleted. Nobody
+    reads an item of such a reader twice, for the second read would give what was written to the first.
     """
 
     @abstractmethod
@@ -37,6 +38,13 @@ class ChunkReader(ABC):
     @abstractmethod
     def read_many(self, items: Sequence[int] | range | npt.NDArray[np.integer[Any]]) -> list[Any]:
         """Return several items, in the order asked for, in one vectorised call: the fast path."""
+
+    def copying(self) -> ChunkReader:
+        """Return a reader of the same chunk for random access: no two reads of it share memory, even of one item.
+
+        A reader whose items are never views returns itself, as this does.
+        """
+        return self
 
     @abstractmethod
     def close(self) -> None:

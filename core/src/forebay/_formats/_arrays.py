@@ -55,15 +55,17 @@ class FlatArrayLeaf(Leaf):
 
     def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
         view = np.ndarray((_count(end - start, self._dtype.itemsize),), self._dtype, chunk.array, start)
-        return view.copy() if end - start <= _SMALL else view
+        return view.copy() if end - start <= _SMALL or chunk.copies else view
 
     def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
         sizes = ends - starts
         nbytes = int(sizes[0])
-        if 0 < nbytes <= _SMALL and bool((sizes == nbytes).all()):
-            _count(nbytes, self._dtype.itemsize)
-            return list(chunk.gather(starts, nbytes).view(self._dtype).reshape(len(starts), -1))
-        return super().many(chunk, starts, ends)
+        if not nbytes or not (nbytes <= _SMALL or chunk.copies) or not bool((sizes == nbytes).all()):
+            return super().many(chunk, starts, ends)
+        shape = (_count(nbytes, self._dtype.itemsize),)
+        if chunk.copies:
+            return chunk.views(starts, self._dtype, shape, None)
+        return list(chunk.gather(starts, nbytes).view(self._dtype).reshape(len(starts), *shape))
 
 
 class FlatTensorLeaf(Leaf):
@@ -85,7 +87,8 @@ class FlatTensorLeaf(Leaf):
 
     def one(self, chunk: ChunkBytes, start: int, end: int) -> Any:
         dtype, wrap = self._made or self._maker()
-        return wrap(np.ndarray((_count(end - start, self._itemsize),), dtype, chunk.array, start))
+        view = np.ndarray((_count(end - start, self._itemsize),), dtype, chunk.array, start)
+        return wrap(view.copy() if chunk.copies else view)
 
     def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
         sizes = ends - starts
@@ -134,11 +137,11 @@ class _HeaderLeaf(Leaf, ABC):
         if seen is not None:
             total, size, header, dtype, wrap, shape = seen
             if end - start == total and chunk.view[start : start + size] == header:
-                return _value(np.ndarray(shape, dtype, chunk.array, start + size), wrap)
+                return _value(np.ndarray(shape, dtype, chunk.array, start + size), wrap, chunk.copies)
         code, shape, size = self._parse(chunk, start, end)
         dtype, wrap = self._maker(code)
         self._seen = end - start, size, chunk.view[start : start + size].tobytes(), dtype, wrap, shape
-        return _value(np.ndarray(shape, dtype, chunk.array, start + size), wrap)
+        return _value(np.ndarray(shape, dtype, chunk.array, start + size), wrap, chunk.copies)
 
     def many(self, chunk: ChunkBytes, starts: IntArray, ends: IntArray) -> Sequence[Any]:
         code, shape, size = self._parse(chunk, int(starts[0]), int(ends[0]))
@@ -151,15 +154,15 @@ class _HeaderLeaf(Leaf, ABC):
         dtype, wrap = self._maker(code)
         nbytes = int(sizes[0]) - size
         # The elements of an array without dimensions would come back as scalars.
-        if wrap is None and shape and 0 < nbytes <= _SMALL:
+        if wrap is None and shape and 0 < nbytes <= _SMALL and not chunk.copies:
             return list(chunk.gather(starts + size, nbytes).view(dtype).reshape(len(starts), *shape))
         return chunk.views(starts + size, dtype, shape, wrap)
 
 
-def _value(view: np.ndarray[Any, Any], wrap: _Wrap | None) -> Any:
+def _value(view: np.ndarray[Any, Any], wrap: _Wrap | None, copies: bool) -> Any:
     if wrap is not None:
-        return wrap(view)
-    return view.copy() if view.nbytes <= _SMALL else view
+        return wrap(view.copy() if copies else view)
+    return view.copy() if copies or view.nbytes <= _SMALL else view
 
 
 class ArrayLeaf(_HeaderLeaf):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,6 +105,12 @@ class ItemReader(ChunkReader):
         except _DAMAGE:
             # The slow way finds the item and says which leaf of it is damaged.
             return [self._read_leaf_by_leaf(item) for item in wanted]
+
+    def copying(self) -> ItemReader:
+        """See `ChunkReader`."""
+        reader = copy.copy(self)
+        reader._chunk = ChunkBytes(self._chunk.array, copies=True)
+        return reader
 
     def close(self) -> None:
         """Let go of the map; views that are out keep it."""

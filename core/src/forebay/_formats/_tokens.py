@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from forebay._formats import ChunkReader
 from forebay._formats._arrays import numpy_dtype
+from forebay._formats._leaves import COPIED_TOGETHER
 from forebay._formats._map import ByteArray
 from forebay._formats._tensor import tensor_itemsize, tensor_maker
 from forebay.exceptions import UnsupportedFormatError
@@ -61,26 +63,36 @@ class TokenReader(ChunkReader):
         #: Every block, one a row: a row costs half of an array made by itself.
         self._blocks: np.ndarray[Any, Any] | None = None
         self._wrap: Wrap | None = None
+        self._copies = False
 
     def __len__(self) -> int:
         return self._items
 
     def read(self, item: int) -> Any:
-        """Return one block, a view."""
+        """Return one block, a view or a copy."""
         if not 0 <= item < self._items:
             raise IndexError(f"block {item} of {self._items}")
-        blocks = self._rows()
-        return blocks[item] if self._wrap is None else self._wrap(blocks[item])
+        block = self._rows()[item]
+        if self._copies:
+            block = block.copy()
+        return block if self._wrap is None else self._wrap(block)
 
     def read_many(self, items: Sequence[int] | range | npt.NDArray[np.integer[Any]]) -> list[Any]:
-        """Return several blocks, views."""
+        """Return several blocks, views or copies."""
         wanted: Sequence[int] = items.tolist() if isinstance(items, np.ndarray) else items
         if not len(wanted):
             return []
         if not (min(wanted) >= 0 and max(wanted) < self._items):
             raise IndexError(f"blocks {min(wanted)} to {max(wanted)} of {self._items}")
-        rows = map(self._rows().__getitem__, wanted)
+        blocks = self._rows()
+        rows = _copied(blocks, wanted) if self._copies else map(blocks.__getitem__, wanted)
         return list(rows if self._wrap is None else map(self._wrap, rows))
+
+    def copying(self) -> TokenReader:
+        """See `ChunkReader`."""
+        reader = copy.copy(self)
+        reader._copies = True
+        return reader
 
     def close(self) -> None:
         """Let go of the map; blocks that are out keep it."""
@@ -95,3 +107,10 @@ class TokenReader(ChunkReader):
             shape = (self._items, self._layout.block_size)
             self._blocks = blocks = np.ndarray(shape, dtype, self._array, self._start)
         return blocks
+
+
+def _copied(blocks: np.ndarray[Any, Any], wanted: Sequence[int]) -> Iterator[np.ndarray[Any, Any]]:
+    """Copy a few blocks in each call, a quarter quicker than one by one; who keeps a block keeps all of its call."""
+    at_once = max(COPIED_TOGETHER // max(blocks[0].nbytes, 1), 1)
+    for first in range(0, len(wanted), at_once):
+        yield from blocks[np.asarray(wanted[first : first + at_once])]
