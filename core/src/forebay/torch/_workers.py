@@ -28,7 +28,7 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter, _MultiP
 from forebay import _config
 from forebay.exceptions import ConfigError, WorkerCrashedError
 from forebay.torch._inbox import Inbox
-from forebay.torch._start import is_being_started
+from forebay.torch._start import FORK_ADVICE, is_being_started
 
 __all__ = ["WatchfulIter", "end"]
 
@@ -65,7 +65,7 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         except (pickle.PicklingError, AttributeError, TypeError) as exc:
             raise ConfigError(
                 f"the dataset cannot be sent to a worker ({exc}): what it holds has to be defined at the top of a"
-                ' module; or give multiprocessing_context="fork" where nothing was read in this process yet',
+                f" module; or give {FORK_ADVICE}",
                 option="dataset",
             ) from exc
         except RuntimeError as exc:
