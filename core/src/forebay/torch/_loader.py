@@ -109,6 +109,7 @@ class StreamingDataLoader(DataLoader[Any]):
         # torch batches nothing here, the dataset does; what the user asked for is what the user sees.
         object.__setattr__(self, "batch_size", batch_size)
         object.__setattr__(self, "drop_last", dataset.drop_last if drop_last is None else drop_last)
+        dataset.count_for(batch_size or 1, drop_last=self.drop_last)
         self._timing = timing
         self._channel = Control()
         self._counters = Counters()
