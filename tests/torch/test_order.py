@@ -65,6 +65,23 @@ def test_canonical_partitions_are_an_order_of_their_own_and_ranks_do_not_change_
         assert job.epoch() != found[0][0]
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("count", [1000, 1001, 1013, 1019])
+@pytest.mark.parametrize("machines", [2, 4])
+def test_machines_share_chunks_at_borders_and_of_an_incomplete_last_batch_alone(
+    tmp_path: Path, machines: int, count: int, drop_last: bool
+) -> None:
+    """Risk I6: what docs/pytorch.md says of chunks that two machines fetch, with a partition and a rank a machine."""
+    url = pack_numbers(tmp_path / "data", count, 20)
+    fetched = 0
+    for rank in range(machines):
+        ranks = {"rank": rank, "world_size": machines, "partitions": machines}
+        with make(url, batch_size=4, drop_last=drop_last, **ranks)() as dataset:
+            fetched += len({number // 20 for number in dataset})
+    last = 0 if drop_last else count % (4 * machines)
+    assert fetched - -(-count // 20) <= machines - 1 + last
+
+
 def test_the_order_within_a_batch_is_that_of_the_plan_whatever_the_workers(url: str) -> None:
     with forebay.open_dataset(url, shuffle=True, seed=11, shuffle_window=3) as plain:
         straight = list(plain)

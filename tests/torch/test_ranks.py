@@ -97,6 +97,29 @@ def test_arguments_rule_over_the_environment_and_switch_the_division_off(
         assert len(list(dataset)) == len(dataset) < COUNT // 2
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("count", "world", "batch"), [(97, 2, 4), (3, 4, 2), (23, 1, 24), (23, 2, None)])
+def test_length_is_the_share_that_the_newest_loader_gives(
+    tmp_path: Path, count: int, world: int, batch: int | None, drop_last: bool
+) -> None:
+    """Who divides by `len(dataset)` divides by what comes, though only the loader knows batch size or drop_last."""
+    url = pack_numbers(tmp_path / "data", count, 5)
+    for rank in range(world):
+        with StreamingDataset(url, rank=rank, world_size=world, drop_last=drop_last) as dataset:
+            alone = len(dataset)
+            assert alone == len(list(dataset))
+            for size in (batch, 3):
+                loader = StreamingDataLoader(dataset, batch_size=size, collate_fn=as_list if size else None)
+                given = sum(len(part) if size else 1 for part in loader)
+                assert len(dataset) == given
+            before = dataset.state_dict()
+            StreamingDataLoader(dataset, batch_size=5, drop_last=not drop_last)
+            assert dataset.state_dict() == before, "making a loader changes no position"
+            again = StreamingDataset(url, rank=rank, world_size=world, drop_last=drop_last)
+            assert alone == len(again) == len(list(again))
+            again.close()
+
+
 @pytest.mark.parametrize(("ranks", "workers", "partitions"), [(3, 2, 2), (5, 0, 3), (6, 0, 4), (7, 0, 1), (2, 3, 5)])
 def test_ranks_workers_and_partitions_that_do_not_divide_one_another(
     url: str, ranks: int, workers: int, partitions: int

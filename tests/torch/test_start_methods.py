@@ -129,6 +129,15 @@ def test_two_forked_workers(remote: tuple[str, dict[str, object]], tmp_path: Pat
         assert answers[1][0] != list(range(40)), "the test reached no fork after a use"
 
 
+def test_forked_workers_of_a_parent_that_only_opened_keep_the_fast_driver(server: FaultServer, tmp_path: Path) -> None:
+    """J1, J2: our errors advise `fork` before anything was read: nobody warns of another driver then."""
+    put_dataset(server, tmp_path)
+    code = FORK.replace("(False, True)", "(False, False)")  # the second one asks only whether the index is the same
+    done = run(code, tmp_path, json.dumps([server.url(), {}, str(tmp_path / "cache")]))
+    assert [json.loads(line)[0] for line in done.stdout.splitlines()] == [list(range(40))] * 2
+    assert done.stderr == ""
+
+
 def test_default_is_safe_and_what_the_program_chose_is_kept(server: FaultServer, tmp_path: Path) -> None:
     """J5: fork is what Python 3.13 and older take where nobody chose, so it has to be asked for by name."""
     put_dataset(server, tmp_path)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -39,10 +40,13 @@ if __name__ == "__main__":
         signal.signal(signal.SIGINT, lambda *_: print("saved", flush=True))
     print(flush=True)
     try:
-        for number, batch in enumerate(loader):
+        held = iter(loader) if what == "hold" else loader
+        for number, batch in enumerate(held):
+            if number == 3 and what in ("stop", "hold"):
+                os.kill(batch[0][1], signal.SIGSTOP)
             print(batch[0][1], flush=True)
-            if number == 3 and what in ("break", "exit"):
-                if what == "exit":
+            if number == 3 and what in ("break", "exit", "stop", "hold"):
+                if what in ("exit", "hold"):
                     sys.exit(3)
                 break
     except KeyboardInterrupt:
@@ -191,4 +195,29 @@ def test_leaving_early_is_quiet(server: FaultServer, tmp_path: Path, method: str
     code, _, err = program.finish()
     assert time.monotonic() - begin < 8  # torch gives each worker five seconds, one after the other
     assert (code, err) == (3 if what == "exit" else 0, "")
+    assert_clean(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("what", ["stop", "hold", "wait"], ids=["break", "exit", "ctrl-c"])
+def test_leaving_while_a_worker_is_stopped(server: FaultServer, tmp_path: Path, method: str, what: str) -> None:
+    """J11, J12: SIGTERM does not reach a stopped process, and multiprocessing waits for it without a deadline."""
+    program = Program(server, tmp_path, method, what)
+    program.line()
+    pids = [int(program.line()) for _ in range(4)]
+    family = program.family()
+    begin = time.monotonic()
+    try:
+        if what == "wait":
+            os.kill(pids[-1], signal.SIGSTOP)
+            os.killpg(program.process.pid, signal.SIGINT)
+        code, _, err = program.finish()
+        assert time.monotonic() - begin < 8  # two seconds to end by itself, one to follow SIGTERM; the rest is Python's
+        all_gone(family)
+    finally:
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert code == {"stop": 0, "hold": 3, "wait": 4}[what]
+    assert "Traceback" not in err
     assert_clean(tmp_path / "cache")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -143,7 +144,11 @@ def _open(spec: DatasetSpec, resolved: _registry.Resolved) -> ChunkedDataset:
     try:
         downloader = _registry.make(resolved, str(resolved.url))
         with counters.timed("index"):
-            found, data = spec.index or _fetch_index(spec, resolved, engine, downloader, counters)
+            if spec.index is not None:
+                found, data = spec.index
+            else:
+                with _index_reader(resolved, downloader) as reader:
+                    found, data = _fetch_index(spec, resolved, engine, reader, counters)
         layout = _make_layout(spec, _registry.format_by_name(found), data)
         codec = None if layout.index.codec is None else _registry.codec_by_name(layout.index.codec)
         source = CachedSource(
@@ -196,6 +201,20 @@ def _local_index(spec: DatasetSpec, root: Path) -> tuple[FormatSpec, bytes]:
     if not root.is_dir():
         raise ObjectNotFoundError(f"there is no folder {root}", url=str(root), backend="file")
     raise _no_index(spec, "file", [name for _, name in candidates])
+
+
+@contextmanager
+def _index_reader(resolved: _registry.Resolved, downloader: Downloader) -> Iterator[Downloader]:
+    """What reads the index: ``downloader``, or one that leaves nothing behind which a fork would break."""
+    options = resolved.cls.index_options(resolved.options)
+    if options == resolved.options:
+        yield downloader
+        return
+    reader = _registry.make(replace(resolved, options=dict(options)), str(resolved.url))
+    try:
+        yield reader
+    finally:
+        close_downloader(reader)
 
 
 def _fetch_index(

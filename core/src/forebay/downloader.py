@@ -99,6 +99,15 @@ class Downloader(ABC):
         """
         return {name: options[name] for name in _LOCATING if name in options}
 
+    @classmethod
+    def index_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
+        """What an index is read with, where that is not ``options``; with all the same access.
+
+        A process that opens a dataset may fork its workers afterwards. A backend whose library starts threads that no
+        fork survives names another way here, if it has one. It is asked before each such read.
+        """
+        return options
+
     def describe_access(self) -> Access | None:
         """Who asks, where, and which places were looked at for that; without a secret, for `forebay doctor`.
 

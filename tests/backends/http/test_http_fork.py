@@ -6,8 +6,10 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from servers.datasets import put_dataset
 
 from forebay.testing import FaultServer
 
@@ -174,3 +176,62 @@ def test_every_start_method_reads_with_a_used_downloader(faults: FaultServer, me
         [method],
     )
     assert "children [b'012', b'123', b'234', b'345', b'456', b'567']" in out
+
+
+OPENED = """
+import glob, logging, multiprocessing
+logging.basicConfig(level="WARNING", stream=sys.stdout)
+import forebay
+from forebay.downloader import probe
+
+def runtime_threads():
+    return [name for path in glob.glob("/proc/self/task/*/comm") if (name := open(path).read()).startswith("tokio-")]
+
+def read(dataset):
+    print("child", dataset[39]["index"], probe(dataset._source._downloader).driver, flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are seen in /proc")
+@pytest.mark.parametrize("times", [1, 2], ids=["fetched", "revalidated"])
+def test_opening_a_dataset_leaves_nothing_that_a_fork_would_break(
+    faults: FaultServer, tmp_path: Path, times: int
+) -> None:
+    """J1, J2: the parent reads the index, kept or not, and its forked workers still have the fast driver."""
+    put_dataset(faults, tmp_path)
+    out = run(
+        f"""
+        {textwrap.indent(OPENED, " " * 8).strip()}
+        for time in range({times}):
+            dataset = forebay.open_dataset(url, cache_dir=sys.argv[2])
+        print("parent", runtime_threads())
+        child = multiprocessing.get_context("fork").Process(target=read, args=[dataset])
+        child.start()
+        child.join(60)
+        print("here", dataset[0]["index"], len(runtime_threads()) > 0)
+        """,
+        faults,
+        [str(tmp_path / "cache")],
+    )
+    assert "parent []" in out
+    assert "child 39 obstore" in out
+    assert "here 0 True" in out, "the parent itself goes on with it"
+    assert "WARNING" not in out
+
+
+def test_the_index_is_read_with_the_access_that_was_given(faults: FaultServer) -> None:
+    """Only the driver differs; one that was asked for is kept, and one that runs already is not avoided."""
+    out = run(
+        """
+        from forebay_http import HttpDownloader
+        given = {"bearer_token": "secret", "ca_file": "/x.pem", "timeout": 3.0}
+        print("fresh", HttpDownloader.index_options(given) == {**given, "driver": "fsspec"})
+        print("asked", HttpDownloader.index_options({"driver": "obstore"}))
+        HttpDownloader(url).download_bytes("key.bin")
+        print("started", HttpDownloader.index_options(given) == given)
+        """,
+        faults,
+    )
+    assert "fresh True" in out
+    assert "asked {'driver': 'obstore'}" in out
+    assert "started True" in out

@@ -17,7 +17,7 @@ import sys
 import threading
 from pathlib import Path
 
-__all__ = ["check_alive", "check_alive_async", "install", "needs_check", "note_start", "unusable_reason"]
+__all__ = ["check_alive", "check_alive_async", "install", "is_started", "needs_check", "note_start", "unusable_reason"]
 
 _DEADLINE = 1.25
 _GRACE = 0.2  # for the thread that waits
@@ -55,6 +55,11 @@ def install() -> None:
 def note_start() -> None:
     """The runtime starts now, in this process."""
     _state.started = True
+
+
+def is_started() -> bool:
+    """Whether the runtime was started in this process, by us or by somebody else as far as that can be seen."""
+    return _state.started or _runtime_threads()
 
 
 def unusable_reason() -> str | None:

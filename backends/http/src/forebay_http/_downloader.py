@@ -84,6 +84,13 @@ class HttpDownloader(Downloader):
             reason="asked for with driver='obstore'" if asked else "the default: the fastest, for bodies with a length",
         )
 
+    @classmethod
+    def index_options(cls, options: Mapping[str, object]) -> Mapping[str, object]:
+        """aiohttp, which starts no threads, unless obstore's run here already, or a driver was asked for."""
+        if "driver" in options or fork.is_started():
+            return options
+        return {**options, "driver": "fsspec"}
+
     def describe_access(self) -> Access:
         """Who asks, and where, in words without a secret: for `forebay doctor`."""
         origin = self._target.origin

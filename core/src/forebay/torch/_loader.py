@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import BaseContext
+from numbers import Real
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader
@@ -41,7 +43,7 @@ class StreamingDataLoader(DataLoader[Any]):
         collate_fn: Makes a batch of a list of items; with ``batch_size=None`` it gets one item.
         pin_memory: As with ``DataLoader``.
         drop_last: Whether the incomplete last global batch is left out; None takes the dataset's.
-        timeout: Seconds to wait for a batch; 0 leaves it to the deadlines of the cache and the store.
+        timeout: Seconds to wait for a batch of workers; 0 leaves it to the deadlines of the cache and the store.
         worker_init_fn: Called in each worker with its number.
         multiprocessing_context: How workers start; None takes ``forkserver`` (or ``spawn``), which no library of this
             process can make hang, unless `multiprocessing.set_start_method` chose another than ``fork``. The server
@@ -86,6 +88,7 @@ class StreamingDataLoader(DataLoader[Any]):
         batch_size = checked_int("batch_size", batch_size, 1)
         num_workers = checked_int("num_workers", num_workers, 0) or 0
         prefetch_factor = checked_int("prefetch_factor", prefetch_factor, 1)
+        _check_timeout(timeout, num_workers)
         collate = collate_fn or (convert_item if batch_size is None else collate_batch)
         context = None
         if num_workers:
@@ -111,6 +114,7 @@ class StreamingDataLoader(DataLoader[Any]):
         # torch batches nothing here, the dataset does; what the user asked for is what the user sees.
         object.__setattr__(self, "batch_size", batch_size)
         object.__setattr__(self, "drop_last", dataset.drop_last if drop_last is None else drop_last)
+        dataset.count_for(batch_size or 1, drop_last=self.drop_last)
         self._timing = timing
         self._channel = Control()
         self._counters = Counters()
@@ -291,3 +295,14 @@ def _refuse(others: Mapping[str, Any]) -> None:
         nothing, remedy = _USELESS[name]
         if not any(value is each or value == each for each in nothing):
             raise ConfigError(f"{name}={value!r} does not go with a stream: {remedy}", option=name)
+
+
+def _check_timeout(timeout: float, num_workers: int) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, Real) or not 0 <= timeout < math.inf:
+        raise ConfigError(f"timeout must be a number of seconds of at least 0, not {timeout!r}", option="timeout")
+    if timeout and not num_workers:
+        raise ConfigError(
+            f"timeout={timeout!r} needs workers: without them nobody could stop waiting; give num_workers=1 or more, or"
+            " options={'timeout': …} to the dataset, which bounds each read of the store",
+            option="timeout",
+        )

@@ -16,7 +16,13 @@ from typing import Any
 
 from forebay.exceptions import ConfigError
 
-__all__ = ["check_travellers", "choose_context", "is_being_started", "start_server"]
+__all__ = ["FORK_ADVICE", "check_travellers", "choose_context", "is_being_started", "start_server"]
+
+#: Where the last resort can be taken: opening a dataset over http starts nothing that a fork breaks.
+FORK_ADVICE = (
+    'multiprocessing_context="fork" before anything was read in this process (with options={"driver": "fsspec"} where'
+    " the dataset is in S3, GCS or Azure)"
+)
 
 #: What the server of new workers imports once, so that each worker starts in a moment.
 _PRELOAD = ("torch", "torch.utils.data", "numpy", "forebay.torch", "forebay._prefetch", "forebay._cache")
@@ -83,8 +89,8 @@ def check_travellers(context: BaseContext, travellers: Mapping[str, object]) -> 
     typed = main is None
     if main is not None and getattr(sys.modules["__main__"], "__spec__", None) is None and not os.path.exists(main):
         raise ConfigError(
-            f"workers cannot import the program, which was read from {main}: write it to a file, or give"
-            ' multiprocessing_context="fork" before anything was read in this process, or num_workers=0',
+            f"workers cannot import the program, which was read from {main}: write it to a file, or give {FORK_ADVICE},"
+            " or num_workers=0",
             option="multiprocessing_context",
         )
     for name, thing in travellers.items():
@@ -93,15 +99,13 @@ def check_travellers(context: BaseContext, travellers: Mapping[str, object]) -> 
             pickler.dump(thing)
         except (pickle.PicklingError, AttributeError, TypeError) as exc:
             raise ConfigError(
-                f"{name} cannot be sent to a worker ({exc}): define it at the top of a module; or give"
-                ' multiprocessing_context="fork" where nothing was read in this process yet',
+                f"{name} cannot be sent to a worker ({exc}): define it at the top of a module; or give {FORK_ADVICE}",
                 option=name,
             ) from exc
         if typed and pickler.of_main:
             raise ConfigError(
                 f"workers cannot import {pickler.of_main[0]} ({name}): it is defined in a notebook or at a prompt; put"
-                ' it into a module, or give multiprocessing_context="fork" before anything was read in this process,'
-                " or num_workers=0",
+                f" it into a module, or give {FORK_ADVICE}, or num_workers=0",
                 option=name,
             )
 

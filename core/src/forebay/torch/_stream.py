@@ -110,6 +110,7 @@ class Stream(IterableDataset[Any]):
         self._control.batch = checked_int("batch_size", batch_size, 1) or 0
         self._control.drop_last = drop_last
         self._channel: Control | None = None
+        self._dealt: tuple[int, bool] | None = None
         self._live: Live | None = None
         self._resume: Position | None = None
         self._resume_round = 0
@@ -142,9 +143,10 @@ class Stream(IterableDataset[Any]):
         return bool(self._control.drop_last)
 
     def __len__(self) -> int:
-        """Samples of a whole epoch that this rank gets."""
+        """Samples of a whole epoch that this rank gets, from the loader that was last made for this dataset, if any."""
         self._settle()
-        return self._deal(Position(epoch=self.epoch), self._control).samples
+        batch, drop_last = self._dealt or (None, None)
+        return self._deal(Position(epoch=self.epoch), self._control, batch=batch, drop_last=drop_last).samples
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that iterations read, until another is chosen or loaded; a position loaded for it stays."""
@@ -243,6 +245,10 @@ class Stream(IterableDataset[Any]):
             )
         self._live = live
         return self._items(live) if worker is None else with_sendable_errors(self._items(live))
+
+    def count_for(self, batch: int, *, drop_last: bool) -> None:
+        """A loader was made that deals so, and `len` says from now on what it gives; nothing else goes by it."""
+        self._dealt = batch, drop_last
 
     def count_batches(self, batch: int, *, drop_last: bool) -> int:
         """Batches of a whole epoch, of ``batch`` samples a rank; the same on every rank."""

@@ -14,9 +14,9 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import resource_tracker, util
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -29,7 +29,7 @@ from forebay import _config
 from forebay.exceptions import ConfigError, WorkerCrashedError
 from forebay.torch._errors import sendable_errors
 from forebay.torch._inbox import Inbox
-from forebay.torch._start import is_being_started
+from forebay.torch._start import FORK_ADVICE, is_being_started
 
 __all__ = ["WatchfulIter", "end"]
 
@@ -37,6 +37,8 @@ __all__ = ["WatchfulIter", "end"]
 LOOK_INTERVAL = 1.0
 #: Seconds that workers have to end by themselves, all together, before they are ended.
 END_DEADLINE = 2.0
+#: Seconds that they then have to follow SIGTERM, all together, before they are killed: a stopped one never does.
+TERM_DEADLINE = 1.0
 #: Seconds to wait for a lock that workers hold for microseconds, unless they died with it.
 LOCK_DEADLINE = 1.0
 
@@ -52,6 +54,7 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
     # Until torch has made enough of the object that there is something to end.
     _shutdown = True
     _worker_pids_set = False
+    _at_exit: util.Finalize | None = None
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         if is_being_started():
@@ -63,10 +66,12 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
             with _sigint_held_back(context):
                 super().__init__(_WithStart(loader))
                 self._forget_pids()
+            # Before multiprocessing ends what is left: it waits without a deadline, also for who is stopped.
+            self._at_exit = util.Finalize(None, _end_now, args=(self._workers,), exitpriority=1)
         except (pickle.PicklingError, AttributeError, TypeError) as exc:
             raise ConfigError(
                 f"the dataset cannot be sent to a worker ({exc}): what it holds has to be defined at the top of a"
-                ' module; or give multiprocessing_context="fork" where nothing was read in this process yet',
+                f" module; or give {FORK_ADVICE}",
                 option="dataset",
             ) from exc
         except RuntimeError as exc:
@@ -168,12 +173,14 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         """End the workers without asking them: the one that died may have held any lock that they share."""
         self._shutdown = True
         self._forget_pids()
+        self._forget_exit()
         for worker in self._workers:
             worker.kill()
         for worker in self._workers:
             worker.join(END_DEADLINE)
         if hasattr(self, "_pin_memory_thread"):
             self._pin_memory_thread_done_event.set()
+            self._worker_result_queue.cancel_join_thread()
         for queue in self._index_queues:
             queue.cancel_join_thread()
             queue.close()
@@ -186,22 +193,44 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
             self._abandon()
             return
         done._cond.release()
-        if not self._pin_memory:  # else torch has an order of its own
-            done.set()
-            for number in range(len(self._workers)):
-                if self._persistent_workers or self._workers_status[number]:
-                    self._mark_worker_as_unavailable(number, shutdown=True)
-            self._end_those_that_wait()
-        super()._shutdown_workers()
-
-    def _end_those_that_wait(self) -> None:
-        """Give workers a moment, and end those that wait for a chunk: what they hold is given back without them."""
+        if not self._has_stopped_pinning():
+            self._abandon()
+            return
+        done.set()
+        for number in range(len(self._workers)):
+            if self._persistent_workers or self._workers_status[number]:
+                self._mark_worker_as_unavailable(number, shutdown=True)
         deadline = _config.monotonic() + END_DEADLINE
         for worker in self._workers:
             worker.join(max(deadline - _config.monotonic(), 0))
-        for worker in self._workers:
-            if worker.is_alive():
-                worker.terminate()
+        _end_now(self._workers)  # some wait for a chunk: what they hold is given back without them
+        self._forget_exit()
+        super()._shutdown_workers()
+
+    def _has_stopped_pinning(self) -> bool:
+        """End torch's thread that pins memory, before the workers that it reads from; False where it reads on."""
+        if not self._pin_memory:
+            return True
+        self._pin_memory_thread_done_event.set()
+        self._worker_result_queue.put((None, None))  # wakes it up
+        self._pin_memory_thread.join(END_DEADLINE)
+        return not self._pin_memory_thread.is_alive()
+
+    def _forget_exit(self) -> None:
+        if self._at_exit is not None:
+            self._at_exit.cancel()
+            self._at_exit = None
+
+
+def _end_now(workers: Sequence[BaseProcess]) -> None:
+    """End workers by a signal, and by SIGKILL those that SIGTERM does not reach, as one that somebody stopped."""
+    for signal_by in (BaseProcess.terminate, BaseProcess.kill):
+        left = [worker for worker in workers if worker.is_alive()]
+        for worker in left:
+            signal_by(worker)
+        deadline = _config.monotonic() + TERM_DEADLINE
+        for worker in left:
+            worker.join(max(deadline - _config.monotonic(), 0))
 
 
 def end(delivered: Any) -> None:
