@@ -142,11 +142,15 @@ def _threads_left(before: set[threading.Thread]) -> list[str]:
     lasting = tuple(LASTING_THREADS)
     if any(thread.name in LASTING_THREADS for thread in threading.enumerate()):
         lasting += ("asyncio_",)  # SDKs use the default executor of the lasting thread's loop, which lasts with it
-    for thread in set(threading.enumerate()) - before:
-        if not thread.name.startswith(lasting):
-            thread.join(max(deadline - monotonic(), 0))
-    left = {one for one in threading.enumerate() if one not in before and not one.name.startswith(lasting)}
-    return [f"thread {thread.name}" for thread in left]
+    while True:
+        left = [one for one in threading.enumerate() if one not in before and not one.name.startswith(lasting)]
+        if not left or monotonic() > deadline:
+            return [f"thread {thread.name}" for thread in left]
+        for thread in left:
+            if thread.ident is None:  # it is just being started, as what closes forgotten datasets may be at any time
+                threading.Event().wait(0.001)
+            else:
+                thread.join(max(deadline - monotonic(), 0))
 
 
 def _children() -> set[int]:

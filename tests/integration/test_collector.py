@@ -12,12 +12,14 @@ import pytest
 from servers.datasets import expected_items, put_dataset
 
 import forebay
+from forebay import _collector
 from forebay.testing import FaultServer
 
 #: Runs the collector once, at each place in turn where code of the given files calls something or returns.
 _SWEEP = """
 import gc, sys
 import forebay
+from forebay import _collector
 from forebay import _collector
 
 class Sweep:
@@ -108,6 +110,7 @@ print(sweep.at)
 _FORGET = """
 import gc, os, queue, signal, sys, threading
 import forebay
+from forebay import _collector
 from forebay import _collector
 from forebay._prefetch import _runtime, io_thread
 
@@ -242,6 +245,7 @@ print("done")
 _FORK = """
 import os, signal, sys, threading, time
 import forebay
+from forebay import _collector
 
 url, cache, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
@@ -355,3 +359,22 @@ def test_a_child_forked_while_an_iteration_begins_can_begin_its_own(server: Faul
     """Risk J1: a lock that another thread held at the fork is held for ever in the child."""
     put_dataset(server, tmp_path, count=ITEMS, per_chunk=2)
     assert run(_FORK, server.url(), tmp_path / "cache") == "done\n"
+
+
+def test_the_collector_calls_no_code_of_ours_in_which_an_interrupt_would_be_lost() -> None:
+    """What a signal handler raises in a callback of the collector is printed and ignored: Ctrl-C did nothing then."""
+    of_ours = [one for one in gc.callbacks if str(getattr(one, "__module__", "")).startswith("forebay")]
+    assert of_ours == []
+    inside: list[bool] = []
+
+    class Knot:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            inside.append(_collector._is_collecting())
+
+    Knot()
+    gc.collect()
+    assert inside == [True], "and yet it is known where the collector runs"
+    assert not _collector._is_collecting()

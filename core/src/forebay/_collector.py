@@ -15,6 +15,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from forebay import _config
 from forebay._mutex import Mutex
@@ -25,8 +26,11 @@ logger = logging.getLogger("forebay")
 
 _Closing = Callable[[], object]
 
-#: The thread in which the collector runs right now; 0 for none.
-_collecting = 0
+#: What the collector said last comes last: "start" while it runs. It says so to methods in C alone: in a function of
+#: ours an interrupt could arrive, and what is raised in the collector goes nowhere.
+_phases: dict[str, object] = {}
+#: What it said in this thread.
+_here = threading.local()
 #: Put down inside the collector, in the order in which it is to be done.
 _forgotten: deque[_Closing] = deque()
 _wake: Callable[[Callable[[], None]], None] | None = None
@@ -36,7 +40,7 @@ _lock = Mutex()
 
 def call_outside(closing: _Closing) -> None:
     """Call ``closing`` now; from within the collector, have another thread do so, in the order of such calls."""
-    if _collecting != threading.get_ident():
+    if not _is_collecting():
         closing()
         return
     _forgotten.append(closing)
@@ -102,17 +106,19 @@ def _close_one() -> None:
         logger.warning("closing what was forgotten failed", exc_info=True)
 
 
-def _note(phase: str, _: object) -> None:
-    global _collecting
-    _collecting = threading.get_ident() if phase == "start" else 0
+def _is_collecting() -> bool:
+    """Whether the collector runs in this thread."""
+    last = next(reversed(_phases), "stop")
+    return last == "start" and getattr(_here, "start", None) is _phases.get("start")
 
 
 def _forget_after_fork() -> None:
     # What waits is the parent's, as is the thread.
-    global _collecting, _closer
-    _collecting, _closer = 0, None
+    global _closer
+    _closer = None
+    _phases.clear()
     _forgotten.clear()
 
 
-gc.callbacks.append(_note)
+gc.callbacks += [_phases.pop, _phases.__setitem__, partial(setattr, _here)]
 os.register_at_fork(after_in_child=_forget_after_fork)
