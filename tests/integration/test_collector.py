@@ -20,7 +20,6 @@ _SWEEP = """
 import gc, sys
 import forebay
 from forebay import _collector
-from forebay import _collector
 
 class Sweep:
     def __init__(self, *files):
@@ -110,7 +109,6 @@ print(sweep.at)
 _FORGET = """
 import gc, os, queue, signal, sys, threading
 import forebay
-from forebay import _collector
 from forebay import _collector
 from forebay._prefetch import _runtime, io_thread
 
