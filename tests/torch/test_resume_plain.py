@@ -201,8 +201,8 @@ def test_torchdatas_stateful_loader_resumes_at_every_batch(
         rest = flat(epochs)
         assert rest == following[done : done + len(rest)], f"saved behind batch {done}"
         assert len(epochs[1]) == 3, "later epochs are whole"
-        # Workers hear of the end of an epoch in the pass after its last batch; docs/pytorch.md says so.
-        assert len(epochs[0]) == (0 if workers and number % 4 == 2 else -done % 3 or 3)
+        # torchdata hears of the end of an epoch in the pass after its incomplete last batch; docs/pytorch.md says so.
+        assert len(epochs[0]) == (0 if number % 4 == 2 else -done % 3 or 3)
 
 
 def test_torchdatas_loader_with_another_batch_size_or_other_ranks_is_refused(url: str) -> None:
