@@ -7,7 +7,16 @@ from typing import ClassVar
 
 from servers.store import ServerContext
 
-__all__ = ["FolderServer"]
+__all__ = ["FolderServer", "put_file"]
+
+
+def put_file(folder: Path, key: str, data: bytes) -> None:
+    """Make or replace the file of a key, whole."""
+    if "//" in key or key.endswith("/"):
+        raise ValueError("a file system has no such name")
+    path = folder / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 class FolderServer(ServerContext):
@@ -30,11 +39,7 @@ class FolderServer(ServerContext):
 
     def put(self, key: str, data: bytes) -> None:
         """Make or replace a file, whole."""
-        if "//" in key or key.endswith("/"):
-            raise ValueError("a file system has no such name")
-        path = self.folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        put_file(self.folder, key, data)
 
     def delete(self, key: str) -> None:
         """Remove a file."""

@@ -100,7 +100,7 @@ def fetch(
             raise
         _drop(call, future)
         raise _too_slow(call, timeout) from exc
-    except BaseException:
+    except BaseException:  # Ctrl-C too: the fetch is given up with the call; it is raised again
         _drop(call, future)
         raise
     return _hold(call, ready)

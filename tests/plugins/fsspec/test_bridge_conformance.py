@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import fsspec
 import pytest
+from servers.folder import put_file
 from servers.ftp import Ftp
 from servers.nginx import Nginx
 from servers.sftp import Sftp
@@ -41,11 +42,7 @@ class FolderRemote:
         self.options: Mapping[str, object] = {}
 
     def put(self, key: str, data: bytes) -> None:
-        if "//" in key or key.endswith("/"):
-            raise ValueError("a file system has no such name")
-        path = self._folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        put_file(self._folder, key, data)
 
     def delete(self, key: str) -> None:
         (self._folder / key).unlink()

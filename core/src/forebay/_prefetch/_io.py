@@ -288,7 +288,7 @@ def _close_at_exit() -> None:
     for callback in list(_before_exit):
         try:
             callback()
-        except Exception:
+        except Exception:  # a stranger's driver; the others are closed all the same
             logger.warning("closing at exit failed", exc_info=True)
     if _current is not None:
         _current.close()

@@ -118,7 +118,7 @@ def _take(manager: pluggy.PluginManager, module: object, plugin: Plugin, into: L
         backends = [_checked(spec, plugin) for spec in _ask(manager, module, "forebay_register_backends", BackendSpec)]
         codecs = _ask(manager, module, "forebay_register_codecs", CodecSpec)
         formats = _ask(manager, module, "forebay_register_formats", FormatSpec)
-    except BaseException:
+    except BaseException:  # whatever came, nothing of the plugin stays; it is raised again
         if manager.is_registered(module):
             manager.unregister(module)
         raise

@@ -122,6 +122,6 @@ def _copy(source: Path, target: Path) -> None:
         with open(source, "rb") as reader, open(temp, "xb") as writer:
             shutil.copyfileobj(reader, writer, 1 << 20)
         os.replace(temp, target)
-    except BaseException:
+    except BaseException:  # no half a file stays, whatever came; it is raised again
         temp.unlink(missing_ok=True)
         raise

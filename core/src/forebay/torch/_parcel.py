@@ -11,6 +11,8 @@ from __future__ import annotations
 import io
 import math
 import pickle
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -38,7 +40,7 @@ class Parcel:
     def __init__(self, content: object, what: str) -> None:
         stream = io.BytesIO()
         try:
-            _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(content)
+            _Pickler(stream).dump(content)
         except (pickle.PicklingError, AttributeError, TypeError) as exc:
             raise ConfigError(
                 f"{what} cannot be sent by a worker ({exc}): have it made of tensors, arrays, numbers, text and bytes,"
@@ -52,15 +54,26 @@ class Parcel:
 
 
 class _Pickler(ForkingPickler):
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is torch.Tensor and _goes_along(obj):
-            plain = obj.detach().resolve_conj().resolve_neg()
-            # Not reshape: a dimension of one element may have any stride, and torch calls that contiguous.
-            data: Any = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()
-            return _tensor, (pickle.PickleBuffer(data), obj.dtype, tuple(obj.shape))
-        if type(obj) is memoryview and obj.c_contiguous and obj.format == "B":
-            return memoryview, (pickle.PickleBuffer(obj),)
-        return NotImplemented  # pickle's word for: go on as without this method
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        table: Any = self.dispatch_table  # this pickler's own copy
+        table[torch.Tensor] = partial(_reduce_tensor, table[torch.Tensor])
+        table[memoryview] = _reduce_view
+
+
+def _reduce_tensor(as_torch: Callable[[Any], tuple[Any, ...]], tensor: torch.Tensor) -> tuple[Any, ...]:
+    if not _goes_along(tensor):
+        return as_torch(tensor)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    # Not reshape: a dimension of one element may have any stride, and torch calls that contiguous.
+    data: Any = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()
+    return _tensor, (pickle.PickleBuffer(data), tensor.dtype, tuple(tensor.shape))
+
+
+def _reduce_view(view: memoryview) -> tuple[Any, ...]:
+    if not view.c_contiguous or view.format != "B":
+        raise pickle.PicklingError("a memoryview that is not of neighbouring bytes")
+    return memoryview, (pickle.PickleBuffer(view),)
 
 
 def _goes_along(tensor: torch.Tensor) -> bool:
