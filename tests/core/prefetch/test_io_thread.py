@@ -12,7 +12,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import pytest
 
-from forebay._prefetch._io import IOThread, io_thread, wait_for
+from forebay._prefetch._io import IOFuture, IOThread, io_thread, wait_for
 from forebay.exceptions import PrefetchClosedError, WorkerCrashedError
 
 
@@ -104,6 +104,31 @@ def test_stop_before_the_task_started_is_not_lost() -> None:
     blocker.set()
     with pytest.raises(PrefetchClosedError):
         wait_for(future, thread, 60)
+    thread.close()
+
+
+class StoppedAsItStarts(IOFuture[None]):
+    """Whoever waits gives up in the moment in which the loop takes the task up."""
+
+    def set_running_or_notify_cancel(self) -> bool:
+        started = super().set_running_or_notify_cancel()
+        self.stop()
+        return started
+
+
+def test_stop_while_the_task_starts_is_not_lost() -> None:
+    """Risk C10: a task that is cancelled before its first step runs nothing that could tell whoever waits for it."""
+    thread = IOThread()
+    future = StoppedAsItStarts()
+    ran = threading.Event()
+
+    async def work() -> None:
+        ran.set()
+
+    thread.call_soon(thread._start, work, future)
+    with pytest.raises(PrefetchClosedError, match="closed"):
+        wait_for(future, thread, 10)
+    assert not ran.is_set()
     thread.close()
 
 

@@ -18,6 +18,7 @@ from concurrent.futures import CancelledError as FutureCancelledError
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from forebay import _collector, _config
@@ -45,6 +46,8 @@ STUCK_AFTER = 30.0
 #: Seconds between two looks at whether the thread is alive, while a caller waits for it.
 LIVENESS_INTERVAL = 1.0
 
+_CANCELLED = "cancelled: the dataset or the engine was closed"
+
 
 class IOFuture(Future[T]):
     """The result of a task on the I/O thread; ``stop`` cancels the task."""
@@ -64,8 +67,9 @@ class IOFuture(Future[T]):
         self._stopped = True
         if self._task is None or self._thread is None:
             self.cancel()
-        elif self._thread.alive and not self.done():
-            self._thread.call_soon(self._task.cancel)
+        elif not self.done():
+            with suppress(PrefetchClosedError):  # the thread has ended, and the task with it
+                self._thread.call_soon(self._task.cancel)
 
 
 class IOThread:
@@ -172,15 +176,20 @@ class IOThread:
             return
         task = self._group.create_task(self._forward(make, future))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, future))
         future.attach(self, task)
+
+    def _ended(self, future: Future[T], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not future.done():  # cancelled before its first step: nothing of `_forward` has run
+            future.set_exception(PrefetchClosedError(_CANCELLED))
 
     @staticmethod
     async def _forward(make: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
         try:
             result = await make()
         except asyncio.CancelledError:
-            future.set_exception(PrefetchClosedError("cancelled: the dataset or the engine was closed"))
+            future.set_exception(PrefetchClosedError(_CANCELLED))
             raise
         except BaseException as exc:  # noqa: BLE001 - the edge of a thread: everything belongs to the waiting caller
             future.set_exception(exc)
@@ -273,7 +282,7 @@ def wait_for(future: Future[T], thread: IOThread, timeout: float | None = None) 
     try:
         return future.result()
     except FutureCancelledError as exc:
-        raise PrefetchClosedError("cancelled: the dataset or the engine was closed") from exc
+        raise PrefetchClosedError(_CANCELLED) from exc
 
 
 def _nudge(callback: Callable[[], None]) -> None:
