@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -73,6 +74,31 @@ def test_a_hook_that_links_to_an_original_is_refused_and_the_original_stays(
         forebay.fetch(register(Links) + "/x.bin", cache_dir=tmp_path / "cache")
     assert original.read_bytes() == b"precious" * 2_000_000
     assert not list((tmp_path / "cache" / "chunks").rglob("*.tmp"))
+
+
+class Grows(Local):
+    """Writes its file by itself, slowly enough to be watched, and does not say how large it is."""
+
+    async def adownload_file(self, key: str, path: Path) -> None:
+        size = int(key.partition(".")[0])
+        with open(path, "wb", buffering=0) as file:  # noqa: ASYNC230 - the hook of somebody who does not care
+            for start in range(0, size, 1 << 16):
+                file.write(bytes(min(1 << 16, size - start)))
+                await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize("size", [1 << 20, (1 << 20) - 1, 700_000, 1])
+def test_a_file_of_unknown_size_needs_no_larger_budget_than_its_own(register: Any, tmp_path: Path, size: int) -> None:
+    """Risk A7: room was asked for in steps that a small budget does not hold, though it holds the file."""
+    path = forebay.fetch(register(Grows) + f"/{size}.bin", cache_dir=tmp_path / "cache", max_cache_bytes=1 << 20)
+    assert path.read_bytes() == bytes(size)
+    forebay.release(path)
+
+
+def test_a_file_of_unknown_size_that_no_budget_holds_is_an_error(register: Any, tmp_path: Path) -> None:
+    with pytest.raises(exceptions.BudgetTooSmallError):
+        forebay.fetch(register(Grows) + f"/{(1 << 20) + 1}.bin", cache_dir=tmp_path / "cache", max_cache_bytes=1 << 20)
+    assert not [each for each in (tmp_path / "cache" / "chunks").rglob("*") if each.is_file()]
 
 
 def test_a_close_that_blocks_or_fails_keeps_nobody(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.xdist_group("third_party"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("third_party"), pytest.mark.timeout(300), pytest.mark.slow]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_backend"
 

@@ -12,7 +12,7 @@ import pytest
 from servers.datasets import CHUNKS, ITEMS, put_dataset
 
 pytest.importorskip("hatchling")  # installed here, so that pip fetches no build backend
-pytestmark = [pytest.mark.xdist_group("third_party"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("third_party"), pytest.mark.timeout(300), pytest.mark.slow]
 
 PROJECT = """
 [build-system]

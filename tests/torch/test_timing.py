@@ -39,6 +39,7 @@ def test_every_stage_counts_once_over_epochs_and_processes(
         del loader
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stall_names_the_chunk_and_its_backend(server: FaultServer, tmp_path: Path, workers: int) -> None:
     names = put_dataset(server, tmp_path)
@@ -52,6 +53,7 @@ def test_a_stall_names_the_chunk_and_its_backend(server: FaultServer, tmp_path: 
     assert loader.stats().wait_seconds >= longest.seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_switched_off_nothing_is_timed_or_sent(server: FaultServer, tmp_path: Path, workers: int) -> None:
     put_dataset(server, tmp_path)

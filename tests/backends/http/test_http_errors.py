@@ -198,6 +198,7 @@ def test_no_driver_retries_by_itself(faults: FaultServer, opened: Open) -> None:
         assert len(faults.requests) == 1
 
 
+@pytest.mark.slow
 def test_slow_body_that_moves_is_no_timeout(faults: FaultServer, opened: Open) -> None:
     """N3: the deadline is for each read, not for the body."""
     data = bytes(range(200))

@@ -13,6 +13,8 @@ from servers.datasets import put_dataset
 
 from forebay.testing import FaultServer
 
+pytestmark = pytest.mark.slow
+
 PRELUDE = """
 import asyncio, functools, os, sys, time
 url = sys.argv[1]

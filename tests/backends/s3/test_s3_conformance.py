@@ -41,6 +41,7 @@ class TestObstoreOnMoto(DownloaderConformance):
         return StoreRemote(moto, driver="obstore")
 
 
+@pytest.mark.slow
 class TestS3fsOnMoto(DownloaderConformance):
     @pytest.fixture
     def remote(self, moto: Moto) -> StoreRemote:

@@ -167,6 +167,7 @@ def test_a_connection_that_was_left_after_a_refused_range_is_no_failure(faults: 
             downloader.download_bytes("key.bin", 2, 2)
 
 
+@pytest.mark.slow
 def test_slow_body_that_moves_is_no_timeout(faults: FaultServer, faulty: Open) -> None:
     """N3: the deadline is for each read, not for the body."""
     data = bytes(range(100))

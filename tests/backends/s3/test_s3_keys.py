@@ -133,6 +133,7 @@ def test_prefix_of_the_root_is_literal_and_a_slash_at_its_end_changes_nothing(we
     weed.delete("pre fix%20/#/key.bin")
 
 
+@pytest.mark.slow
 def test_listing_of_more_than_a_page(weed: Weed, opened: Open) -> None:
     """Each object once, also where the store gives them a thousand at a time."""
     import asyncio

@@ -124,6 +124,7 @@ def _descriptors() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_fifty_forks_while_threads_use_the_cache(cache: Cache) -> None:
     """J4, J6: a fork waits for the transaction of another thread, and the child finds every lock free."""
     for number in range(4):

@@ -12,7 +12,11 @@ import pytest
 
 from forebay.testing import DownloaderConformance
 
-pytestmark = [pytest.mark.xdist_group("conformance_suite"), pytest.mark.timeout(300)]  # one run for all of them
+pytestmark = [
+    pytest.mark.xdist_group("conformance_suite"),
+    pytest.mark.timeout(300),
+    pytest.mark.slow,
+]  # one run for all of them
 
 PLANTED = Path(__file__).with_name("planted_bugs.py")
 Outcomes = Mapping[str, Mapping[str, tuple[str, str]]]

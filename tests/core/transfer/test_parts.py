@@ -374,6 +374,7 @@ class SlowAndSure(Slow):
     detects_stalls = True
 
 
+@pytest.mark.slow
 def test_slow_part_gets_more_time_with_each_try_n3(server: FaultServer, tmp_path: Path) -> None:
     """From outside a slow range and a stalled one look alike; patience doubles, a driver that watches gets far more."""
     server.put("a", b"x" * 100)

@@ -95,6 +95,7 @@ def test_blocking_ranges_overlap_where_a_digest_is_promised(server: FaultServer,
     assert server.peak > 1
 
 
+@pytest.mark.slow
 @BOTH
 def test_slow_body_that_moves_is_not_stalled_n3(server: FaultServer, tmp_path: Path, cls: type[PlainHTTP]) -> None:
     data = os.urandom(30_000)

@@ -80,6 +80,7 @@ FAULTS: dict[str, tuple[Fault, type[StorageError]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FAULTS)
 def test_http_faults_keep_their_class(case: str, faults: FaultServer, opened: Callable[..., Downloader]) -> None:
     fault, cls = FAULTS[case]
@@ -140,6 +141,7 @@ def test_server_that_ignores_ranges_gives_the_right_bytes(
     assert opened(f"fsspec+{faults.url()}").download_bytes("key.bin", 2, 3) == b"234"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["ftp", "sftp"])
 def test_wrong_password_is_told_without_it(
     request: pytest.FixtureRequest, scheme: str, opened: Callable[..., Downloader]

@@ -17,6 +17,8 @@ __all__ = ["Context", "Slot"]
 
 #: Room is asked for in such steps where nobody knows how much will be needed.
 STEP = 8 * MIB
+#: In a budget that is almost used up, in steps that get smaller, down to this.
+LEAST_STEP = MIB // 16
 #: Seconds that a transfer which waits for room keeps its place among the requests.
 GRACE = 0.25
 
@@ -115,6 +117,26 @@ class Context:
             ahead = total
             await self._ensure(total, blocked)
         self.sink.allowed = ahead
+
+    async def reserve_beyond(self, total: int) -> bool:
+        """Make room for ``total`` bytes, and for as much of another `STEP` as the whole budget allows.
+
+        Returns:
+            Whether the budget allows all of it, so that it is worth asking again later.
+
+        Raises:
+            BudgetTooSmallError: It does not allow ``total`` bytes.
+        """
+        more = STEP
+        while True:
+            try:
+                await self.reserve(total + more, exact=True)
+            except BudgetTooSmallError:
+                if not more:
+                    raise
+                more = more // 2 if more > LEAST_STEP else 0
+            else:
+                return more == STEP
 
     async def _ensure(self, total: int, blocked: Callable[[], Awaitable[None]] | None) -> None:
         try:

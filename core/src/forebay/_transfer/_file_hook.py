@@ -43,11 +43,16 @@ class FileHook:
         self._size = 0
         self._moved_at = 0.0
         self._growing: asyncio.Task[None] | None = None
+        self._can_grow = False
 
     async def run(self) -> None:
         """Fetch the file, with as many tries as the policy allows, and enter it into the sink."""
         context = self._context
-        await context.reserve(context.source.expected_decoded or STEP, exact=True)
+        expected = context.source.expected_decoded
+        if expected is None:
+            await self._grow(0)
+        else:
+            await context.reserve(expected, exact=True)
         trials = context.trials()
         while True:
             try:
@@ -55,7 +60,7 @@ class FileHook:
                 break
             except NeedRoomError as exc:
                 await context.pool.work(self._remove)
-                await context.reserve(exc.total + STEP)
+                await self._grow(exc.total)
             except RETRYABLE as exc:
                 if exc is context.room_error:
                     raise
@@ -97,10 +102,12 @@ class FileHook:
             if size != self._size:
                 self._moved_at = loop.time()
             self._judge(size)
-            known = context.source.expected_decoded is not None
             idle = self._growing is None or self._growing.done()
-            if not known and size + STEP > context.sink.allowed and idle:
-                self._growing = group.create_task(context.reserve(size + STEP))
+            if self._can_grow and size + STEP > context.sink.allowed and idle:
+                self._growing = group.create_task(self._grow(size))
+
+    async def _grow(self, size: int) -> None:
+        self._can_grow = await self._context.reserve_beyond(size)
 
     def _judge(self, size: int) -> None:
         context = self._context
