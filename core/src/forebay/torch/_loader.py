@@ -16,11 +16,12 @@ from forebay.exceptions import ConfigError, PrefetchClosedError, WorkerCrashedEr
 from forebay.torch._collate import collate_batch, convert_item
 from forebay.torch._control import Control
 from forebay.torch._errors import sendable_errors
+from forebay.torch._live import Live
 from forebay.torch._overrides import refuse_own_iter
 from forebay.torch._parcel import Parcel
 from forebay.torch._reading import StepItems
 from forebay.torch._start import check_travellers, choose_context, start_server
-from forebay.torch._stream import Live, Stream, checked_int
+from forebay.torch._stream import Stream, checked_int
 from forebay.torch._workers import WatchfulIter, end
 from forebay.types import Stats
 

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from multiprocessing.context import get_spawning_popen
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
@@ -20,6 +19,7 @@ from forebay.torch._carry import Surroundings
 from forebay.torch._control import Control
 from forebay.torch._deal import Deal
 from forebay.torch._errors import with_sendable_errors
+from forebay.torch._live import Live
 from forebay.torch._mixture import Mixture
 from forebay.torch._position import Position, check_state, make_state
 from forebay.torch._ranks import find_world
@@ -29,54 +29,10 @@ from forebay.types import Stats
 if TYPE_CHECKING:
     from forebay._dataset import ChunkedDataset
 
-__all__ = ["Live", "Stream", "checked_int"]
+__all__ = ["Stream", "checked_int"]
 
 #: Samples that are dealt together where no batch size is known.
 BLOCK = 64
-
-
-@dataclass(slots=True)
-class Live:
-    """An iteration: where it began, and what it gave so far.
-
-    ``taken`` counts items of an iteration by items, with ``worker`` of ``workers`` where those are not None; ``steps``
-    counts steps of a loader.
-    """
-
-    begun: Position
-    deal: Deal
-    serial: int
-    worker: tuple[int, int] | None = None
-    round: int = 0
-    taken: int = 0
-    steps: int = 0
-    ended: bool = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """What a number of items taken depends on."""
-        return (self.deal.batch, self.deal.world, *(self.worker or ()))
-
-    def position(self) -> Position:
-        """The place behind what was given."""
-        begun, deal = self.begun, self.deal
-        if self.worker is not None:
-            # Also at the end: the end of a worker's share is not that of the epoch, others may have more of it.
-            taken = deal.samples_of(*self.worker) if self.ended else self.taken
-            return replace(begun, inside=taken, shape=self.shape) if taken != begun.inside else begun
-        if self.ended:
-            return Position(epoch=begun.epoch, start=deal.end)
-        if self.steps:
-            return Position(epoch=begun.epoch, start=deal.consumed_after(self.steps))
-        if self.taken == begun.inside:
-            return begun
-        if self.taken >= deal.samples:
-            return Position(epoch=begun.epoch, start=deal.end)
-        if deal.world == deal.partitions == 1:
-            return Position(epoch=begun.epoch, start=begun.start + self.taken)
-        steps, inside = divmod(self.taken, deal.batch)
-        shape = self.shape if inside else ()
-        return Position(epoch=begun.epoch, start=deal.consumed_after(steps), inside=inside, shape=shape)
 
 
 #: The stream for which this thread starts the workers of a loader, or is one, and what tells them how far it is. Other
