@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -56,6 +57,10 @@ PRELOAD = [
     "torch.utils.data",
 ]
 multiprocessing.set_forkserver_preload(PRELOAD)
+# A shell has what it runs in the background ignore Ctrl-C, and all that this starts inherits it, down to the programs
+# that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 #: Settings of ours and of the clouds' SDKs: a test sees none that it did not make.
 FOREIGN = ("FOREBAY_", "AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "GCSFS_")
 #: No SDK asks a cloud's metadata address, nor dials an emulator's port with gRPC (gcsfs waits 40 s for that).
