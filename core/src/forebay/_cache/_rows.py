@@ -98,8 +98,8 @@ def new_row(connection: sqlite3.Connection, name: str, chunk: ChunkKey) -> Row:
 def drop_unwanted(connection: sqlite3.Connection, chunk: int) -> None:
     """Forget a chunk that is neither ready nor fetched nor wanted."""
     connection.execute(
-        "DELETE FROM chunks WHERE id = ?1 AND ready = 0 AND flight IS NULL"
-        " AND NOT EXISTS (SELECT 1 FROM leases WHERE chunk = ?1)",
+        "DELETE FROM chunks WHERE id = ? AND ready = 0 AND flight IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM leases WHERE chunk = chunks.id)",
         (chunk,),
     )
 

@@ -117,8 +117,8 @@ def enter(
         raise UnregisteredError
     if row.run < 0:  # perhaps taken in from the directory, where neither URL nor number is known
         connection.execute(
-            "UPDATE chunks SET url = ?1, number = ?2 WHERE id = ?3 AND (url = '' OR number IS NOT ?2)",
-            (chunk.url, chunk.number, row.id),
+            "UPDATE chunks SET url = ?, number = ? WHERE id = ? AND (url = '' OR number IS NOT ?)",
+            (chunk.url, chunk.number, row.id, chunk.number),
         )
     ready = as_ready(layout, row)
     if ready is not None:
