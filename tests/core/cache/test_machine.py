@@ -25,7 +25,7 @@ from forebay._cache._layout import Layout
 from forebay._cache._shared import SharedCache
 from forebay.exceptions import BudgetTooSmallError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # some forty seconds where nothing else runs
 
 COUNT = 5
 CHUNKS = st.integers(0, COUNT - 1)
