@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 from servers.process import wait_until
@@ -23,6 +24,7 @@ __all__ = [
     "FolderDownloader",
     "NamelessDownloader",
     "all_gone",
+    "arrays_of_all_kinds",
     "as_closure",
     "as_lock",
     "as_pairs",
@@ -121,6 +123,21 @@ def tensors_of_all_kinds(items: list[int]) -> dict[str, torch.Tensor]:
         "parameter": torch.nn.Parameter(torch.ones(3)),
         "sparse": torch.eye(3).to_sparse(),
         "one row of a column": torch.arange(2).reshape(1, 2)[:, 0],
+    }
+
+
+def arrays_of_all_kinds(items: list[int]) -> dict[str, np.ndarray[Any, Any]]:
+    """Arrays that are too large for a message, and some that cannot lie in a buffer."""
+    fixed = np.arange(1 << 18, dtype=np.float32)
+    fixed.flags.writeable = False
+    return {
+        "float32": np.arange(1 << 18, dtype=np.float32).reshape(256, -1),
+        "not to be written": fixed,
+        "structured": np.array([(n, n / 2) for n in range(1 << 17)], dtype=[("a", "<i4"), ("b", "<f8")]),
+        "time": np.arange(1 << 17).astype("datetime64[s]"),
+        "transposed": np.arange(1 << 18).reshape(512, -1).T,
+        "objects": np.array([["a"] * (1 << 17)], dtype=object),
+        "small": np.arange(5),
     }
 
 

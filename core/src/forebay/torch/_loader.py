@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from forebay import _config
 from forebay._stats import Counters, merge_stats
 from forebay.exceptions import ConfigError, PrefetchClosedError, WorkerCrashedError
+from forebay.torch._buffers import batch_buffer
 from forebay.torch._collate import collate_batch, convert_item
 from forebay.torch._control import Control
 from forebay.torch._errors import sendable_errors
@@ -249,7 +250,7 @@ class _Collate:
     def __call__(self, step: StepItems) -> tuple[Any, _Report] | Parcel:
         if not self._worker:
             return self._make(step)
-        with sendable_errors():
+        with sendable_errors(), batch_buffer():
             return Parcel(self._make(step), "a batch as collate_fn made it")
 
     def _make(self, step: StepItems) -> tuple[Any, _Report]:

@@ -15,7 +15,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker, util
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
@@ -27,6 +27,7 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter, _MultiP
 
 from forebay import _config
 from forebay.exceptions import ConfigError, WorkerCrashedError
+from forebay.torch._buffers import Buffers, serve_worker
 from forebay.torch._errors import sendable_errors
 from forebay.torch._inbox import Inbox
 from forebay.torch._start import FORK_ADVICE, is_being_started
@@ -62,9 +63,10 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         self._heard: set[int] = set()
         self._workers, self._index_queues = [], []
         context: Any = loader.multiprocessing_context
+        self._buffers = _make_buffers(loader)
         try:
             with _sigint_held_back(context):
-                super().__init__(_WithStart(loader))
+                super().__init__(_WithStart(loader, self._buffers))
                 self._forget_pids()
             # Before multiprocessing ends what is left: it waits without a deadline, also for who is stopped.
             self._at_exit = util.Finalize(None, _end_now, args=(self._workers,), exitpriority=1)
@@ -81,6 +83,9 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         except BaseException:  # Ctrl-C: what has started must not go on alone
             self._abandon()
             raise
+        finally:
+            if self._buffers is not None:
+                self._buffers.close_descriptor()
 
     @property
     def ended(self) -> bool:
@@ -94,6 +99,8 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
             self._worker_pids_set = False
 
     def _try_get_data(self, timeout: float = LOOK_INTERVAL) -> tuple[bool, Any]:
+        if self._buffers is not None:
+            self._buffers.take_back()
         deadline = _config.monotonic() + timeout
         return self._receive_pinned(deadline) if self._pin_memory else self._receive(deadline)
 
@@ -233,6 +240,12 @@ def _end_now(workers: Sequence[BaseProcess]) -> None:
             worker.join(max(deadline - _config.monotonic(), 0))
 
 
+def _make_buffers(loader: DataLoader[Any]) -> Buffers | None:
+    with suppress(OSError):  # torch's own way for what is large, then
+        return Buffers(loader.num_workers, loader.prefetch_factor or 1)
+    return None
+
+
 def end(delivered: Any) -> None:
     """End an iterator of a loader now, and not when nothing refers to it any more: an error's traceback may, for long.
 
@@ -259,10 +272,10 @@ def _ending(worker: BaseProcess) -> str:
 class _WithStart:
     """A loader as torch's iterator sees it: its workers begin with what ours need."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader[Any], buffers: Buffers | None) -> None:
         self._loader = loader
         self.dataset = loader.dataset
-        self.worker_init_fn = _Start(loader.worker_init_fn)
+        self.worker_init_fn = _Start(loader.worker_init_fn, buffers)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -271,14 +284,16 @@ class _WithStart:
 class _Start:
     """What a worker does first; then the user's own function."""
 
-    def __init__(self, function: Callable[[int], None] | None) -> None:
+    def __init__(self, function: Callable[[int], None] | None, buffers: Buffers | None) -> None:
         self._function = function
+        self._buffers = buffers
 
     def __call__(self, number: int) -> None:
         # Ctrl-C goes to all processes of a terminal; it is for the trainer, which ends its workers or goes on.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         threading.Thread(target=_end_with_parent, name="forebay-parent", daemon=True).start()
+        serve_worker(self._buffers, number)
         if self._function is not None:
             with sendable_errors():
                 self._function(number)
