@@ -53,8 +53,8 @@ class Buffers:
     def __init__(self, workers: int, ahead: int) -> None:
         self._each = ahead + SPARE
         count = workers * self._each
-        if not hasattr(os, "memfd_create") or count > _FLAGS:
-            raise OSError("memory without a name is for Linux, and for so many buffers only")
+        if not hasattr(os, "memfd_create") or count > _FLAGS or _is_short_of_addresses():
+            raise OSError("buffers are for Linux, for so many workers, and where a process may have any address")
         self._descriptor = os.memfd_create("forebay-batches", os.MFD_CLOEXEC)
         try:
             os.ftruncate(self._descriptor, _FLAGS + count * SIZE)
@@ -199,6 +199,12 @@ def batch_buffer() -> Iterator[None]:
     finally:
         if _mine is not None:
             _mine.end_batch(sent=sent)
+
+
+def _is_short_of_addresses() -> bool:
+    import resource  # for Unix only
+
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _keep_all() -> None:
