@@ -62,7 +62,7 @@ class Ledger:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._inside = False  # the thread that holds the mutex is in the midst of a step
-        self._close_behind = False
+        self._close_behind = self._over = False
         self._changes = 0
         self._data_version: int | None = None
         self._later: deque[Work[object]] = deque()
@@ -142,9 +142,13 @@ class Ledger:
         """Give back the disk space of the log, where no other process reads it at this moment."""
         self._attempt(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
 
-    def close(self) -> None:
-        """Close the connection; the next use opens another. In the midst of a step it is closed behind that."""
+    def close(self, *, for_good: bool = False) -> None:
+        """Close the connection; the next use opens another. In the midst of a step it is closed behind that.
+
+        ``for_good``: so is each connection that anybody opens later; no fork would close it.
+        """
         with self.mutex:
+            self._over = self._over or for_good
             if self._inside:
                 self._close_behind = True
             else:
@@ -219,7 +223,7 @@ class Ledger:
             return step(self._connect())
         finally:
             self._inside = False
-            if self._close_behind:
+            if self._close_behind or self._over:
                 self._close_behind = False
                 self.close()
 
