@@ -297,9 +297,11 @@ class _PlannedSession(_CachedSession):
         self._session.done(place)
 
     def _close(self) -> None:
-        self._session.close()
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            if self._reached < self._places:
-                reader.reached(0)  # the epoch was not read to its end: the next iteration begins it again
-            self._rest(reader)
+        try:
+            self._session.close()
+        finally:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                if self._reached < self._places:
+                    reader.reached(0)  # the epoch was not read to its end: the next iteration begins it again
+                self._rest(reader)

@@ -91,11 +91,17 @@ class Ledger:
         except (CacheError, OSError) as exc:
             self.defer(work, exc)
             return None
+        except Exception:  # a mistake of ours: it would be one in each transaction from now on
+            raise
+        except BaseException as exc:  # an interrupt; it is raised again
+            self.defer(work, exc)
+            raise
 
-    def defer(self, work: Work[object], exc: Exception) -> None:
+    def defer(self, work: Work[object], exc: BaseException) -> None:
         """Have ``work`` done with the next transaction, because of ``exc``."""
-        logger.warning("%s; it is put right with the next change of the cache", exc)
         self._later.append(work)
+        if isinstance(exc, Exception):  # else an interrupt, which goes on its way
+            logger.warning("%s; it is put right with the next change of the cache", exc)
 
     def quick(self, work: Work[T | None], then: Callable[[T], object]) -> T | None:
         """Like `write`, for work whose only change is one statement, its last: SQLite commits that by itself.

@@ -129,6 +129,9 @@ class SharedCache(Cache):
             done = True
         except (CacheError, OSError):
             done = None  # from within a transaction, or the ledger fails: the next call sees to both
+        except BaseException as exc:  # an interrupt; it is raised again
+            self._ledger.defer(lambda connection: self._settle(connection, name), exc)
+            raise
         if not done:
             self._ledger.write_or_defer(lambda connection: self._settle(connection, name))
         self._notify()

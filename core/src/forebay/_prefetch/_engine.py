@@ -32,6 +32,8 @@ LOOK_AHEAD_INTERVAL = 0.05
 #: Seconds between two counts of the processes that share the directory's budget of requests.
 SHARE_INTERVAL = 1.0
 
+_ABANDONED = "closed while the chunk was on its way"
+
 
 def _by_priority(request: ChunkRequest) -> tuple[int, ...]:
     return request.priority
@@ -152,10 +154,12 @@ class Engine:
         with request.lock:
             request.abandoned = True
             request.eager = False
-            self._give_back_locked(request)
-            if request.declared:
-                request.declared = False
-                self.cache.release(request.key, hard=False)
+            try:
+                self._give_back_locked(request)
+            finally:
+                if request.declared:
+                    request.declared = False
+                    self.cache.release(request.key, hard=False)
 
     def _give_back_locked(self, request: ChunkRequest) -> None:
         flight, lease = request.flight, request.lease
@@ -192,7 +196,7 @@ class Engine:
         """Hold the request's lock, unless nobody wants the request any more."""
         with request.lock:
             if request.abandoned:
-                raise PrefetchClosedError("closed while the chunk was on its way")
+                raise PrefetchClosedError(_ABANDONED)
             yield
 
     def _acquire(self, request: ChunkRequest) -> Ready | Busy | Flight:
@@ -229,6 +233,10 @@ class Engine:
             if not self.cache.relieve(disk_need(request.source)):
                 raise
             kept = self.cache.harden(request.key)
+        if request.abandoned:  # meanwhile, by a signal handler in this thread
+            if kept:
+                self.cache.release(request.key, hard=True)
+            raise PrefetchClosedError(_ABANDONED)
         request.lease = "hard" if kept else None
         return kept
 
