@@ -7,6 +7,7 @@ import concurrent.futures
 import threading
 
 import pytest
+
 from forebay_drivers.loop import LoopThread
 
 

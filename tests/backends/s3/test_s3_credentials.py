@@ -101,9 +101,10 @@ def test_a_thread_that_cannot_be_had_is_asked_for_again(monkeypatch: pytest.Monk
     def none_left(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="new thread"):
+    with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", none_left)
-        source.get()
+        with pytest.raises(RuntimeError, match="new thread"):
+            source.get()
     assert source.get().values["access_key_id"] == "AKIANUMBER1"
 
 
