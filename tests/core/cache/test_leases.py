@@ -12,7 +12,7 @@ from servers.cache_actor import Actor, key, put
 from forebay import ChunkCache
 from forebay._cache import Busy, Cache, Flight, Ready, open_cache
 from forebay._cache._shared import SharedCache
-from forebay.exceptions import PrefetchClosedError
+from forebay.exceptions import CacheError, PrefetchClosedError
 
 
 def count(cache: Cache, number: int) -> int:
@@ -234,3 +234,34 @@ def test_a_cache_that_was_closed_holds_nothing_for_whoever_is_late(directory: Pa
     assert late.info().holders == 0
     assert late.member.ledger._connection is None
     assert not list((directory / "holders").iterdir())
+
+
+def test_an_acquire_that_fails_leaves_no_lease(cache: Cache) -> None:
+    """C10: the lease was taken before the file was seen to be gone, and stayed where that could not be put right."""
+    path = put(cache, 1, lease=False).path
+    path.unlink()
+    path.mkdir()
+    for _ in range(2):
+        with pytest.raises(CacheError, match="remove it by hand"):
+            cache.acquire(key(1), hard=True)
+    assert count(cache, 1) == 0
+
+
+def test_a_waiter_that_cannot_take_over_keeps_its_lease_and_the_others_theirs(directory: Path, cache: Cache) -> None:
+    """C10: the flight that could not begin took a lease along; its waiter gave one back once more: another reader's."""
+    with Actor(directory) as other:
+        other.call("acquire", chunk=1)
+        assert isinstance(cache.acquire(key(1), hard=True), Busy)
+        assert isinstance(cache.acquire(key(1), hard=True), Busy)
+        other.kill()
+    folder = directory / "chunks" / key(1).dataset
+    folder.rmdir()
+    folder.touch()
+    with pytest.raises(FileExistsError):
+        cache.poll(key(1), hard=True)
+    assert count(cache, 1) == 2
+    folder.unlink()
+    flight = cache.poll(key(1), hard=True)
+    assert isinstance(flight, Flight)
+    flight.abort()
+    assert count(cache, 1) == 1

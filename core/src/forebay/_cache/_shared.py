@@ -69,8 +69,13 @@ class SharedCache(Cache):
             lambda connection: lease_ready(connection, name, holder, hard=hard),
             lambda _: member.count(chunk, hard=int(hard), soft=int(not hard)),
         )
-        ready = None if row is None else _steps.as_ready(self.layout, row)  # the lease keeps the file, if it is there
-        return ready if ready is not None else self._enter(chunk, hard=hard, lease=row is None)
+        if row is None:
+            return self._enter(chunk, hard=hard, lease=True)
+        try:  # the lease keeps the file, if it is there
+            return _steps.as_ready(self.layout, row) or self._enter(chunk, hard=hard, lease=False)
+        except BaseException:  # it is raised again
+            self.release(chunk, hard=hard)
+            raise
 
     def poll(self, chunk: ChunkKey, *, hard: bool) -> Ready | Busy | Flight:
         """See `Cache`."""
@@ -98,13 +103,7 @@ class SharedCache(Cache):
         )
         if not isinstance(outcome, _steps.NewFlight):
             return outcome
-        flight = Flight(self, chunk, outcome.id, Path(self.layout.final(outcome.temp)), hard=hard)
-        try:
-            self.layout.make_dataset_folder(name)
-        except BaseException:  # the flight is nobody's, whatever came; it is raised again
-            flight.abort()
-            raise
-        return flight
+        return Flight(self, chunk, outcome.id, Path(self.layout.final(outcome.temp)), hard=hard)
 
     def release(self, chunk: ChunkKey, *, hard: bool) -> None:
         """See `Cache`."""
