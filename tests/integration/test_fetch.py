@@ -274,6 +274,36 @@ def test_an_object_that_comes_as_the_time_is_up_is_a_timeout_of_ours(
     assert leases(tmp_path) == 0
 
 
+_NEVER_MADE = """
+import sys, threading
+import forebay
+
+begun = threading.Event()
+
+class Slow(forebay.Downloader):
+    def __init__(self, root, options=None):
+        super().__init__(root, options)
+        begun.set()
+        threading.Event().wait()
+
+    def download_fileobj(self, key, fileobj):
+        fileobj.write(b"x")
+
+forebay.register_downloader("slow", Slow)
+threading.Thread(target=forebay.fetch, args=("slow://a/b",), kwargs={"cache_dir": sys.argv[1]}, daemon=True).start()
+assert begun.wait(30)
+"""
+
+
+def test_a_downloader_that_is_never_made_keeps_no_interpreter(tmp_path: Path) -> None:
+    """Risk A11: the interpreter's end waited for the lock of the daemon thread that made it, for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", _NEVER_MADE, str(tmp_path)], timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "still being made" in done.stderr
+
+
 def test_an_object_larger_than_the_budget_says_so(server: FaultServer, tmp_path: Path) -> None:
     server.put("x.bin", b"x" * 10_000)
     with pytest.raises(exceptions.BudgetTooSmallError):
