@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,8 @@ from servers.ledger import reading, rows
 
 import forebay
 from forebay._cache._ledger import Ledger
-from forebay._prefetch import IOFuture, Session, _session, open_engine
+from forebay._prefetch import IOFuture, Session, open_engine
+from forebay._prefetch._session import CLOSE_DEADLINE
 from forebay.exceptions import PrefetchClosedError
 from forebay.testing import Fault, FaultServer, Gate
 
@@ -121,18 +123,46 @@ def test_an_interrupt_while_a_lease_is_given_back_leaves_none(
     assert left(cache) == {"holders"}
 
 
+@pytest.mark.parametrize("place", ["harden", "window"])
+def test_an_interrupt_right_after_a_change_leaves_nothing_of_it(
+    server: FaultServer, cache: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Risk C10: what the ledger had given already was nobody's: a hard lease, or a window that others want."""
+    attempt = Ledger._attempt
+    armed: list[bool] = []
+
+    def interrupted(ledger: Ledger, step: Any) -> Any:
+        done = attempt(ledger, step)
+        if armed and threading.current_thread() is threading.main_thread():
+            armed.clear()
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(Ledger, "_attempt", interrupted)
+    with forebay.open_dataset(server.url(), cache_dir=cache, prefetch=4, shuffle=True, shuffle_window=2) as ds:
+        session = ds._source.session(range(8), ahead=4)
+        session.take(0)
+        (inner,) = ds._source._sessions  # type: ignore[attr-defined]
+        inner._places[1].future.result(60)
+        armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            session.take(1) if place == "harden" else next(iter(ds))
+        assert not armed
+        session.close()
+        assert left(cache) == {"holders"}
+
+
 def test_an_interrupt_while_a_session_waits_for_its_end_leaves_no_lease(
     server: FaultServer, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Risk C10: Ctrl-C ends an iteration, which waits for what is under way; whoever cannot wait presses it again."""
     gate = Gate()
     server.script("chunk-0-3.bin", Fault(gate=gate), times=None)
-    waits = _session.wait
 
     def interrupted(futures: list[IOFuture[Any]], timeout: float) -> Any:
-        if timeout == _session.CLOSE_DEADLINE:
+        if timeout == CLOSE_DEADLINE:
             raise KeyboardInterrupt
-        return waits(futures, timeout)
+        return wait(futures, timeout)
 
     with forebay.open_dataset(server.url(), cache_dir=cache, prefetch=4) as ds:
         iterator: Any = iter(ds)
@@ -140,11 +170,11 @@ def test_an_interrupt_while_a_session_waits_for_its_end_leaves_no_lease(
         (inner,) = ds._source._sessions  # type: ignore[attr-defined]
         assert isinstance(inner, Session)
         futures = [entry.future for entry in inner._places.values()]
-        monkeypatch.setattr(_session, "wait", interrupted)
+        monkeypatch.setattr("forebay._prefetch._session.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             iterator.close()
         monkeypatch.undo()
-        waits(futures, 30)
+        wait(futures, 30)
         gate.open()
         del iterator, inner, futures
         assert left(cache) == {"holders", "plans", "orders"}

@@ -162,7 +162,7 @@ class SharedCache(Cache):
                 raise
             return write()
 
-    def harden(self, chunk: ChunkKey) -> bool:
+    def harden(self, chunk: ChunkKey, told: Callable[[bool], object] = bool) -> bool:
         """See `Cache`."""
         name, member = chunk_name(chunk), self.member
 
@@ -179,6 +179,7 @@ class SharedCache(Cache):
         def then(ready: bool) -> None:
             if member.held(name)[1]:
                 member.count(chunk, hard=int(ready), soft=-1)
+            told(ready)
 
         done = member.write_as_holder(step, then)
         self._notify()

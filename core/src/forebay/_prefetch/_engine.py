@@ -227,17 +227,18 @@ class Engine:
             return self._harden_locked(request)
 
     def _harden_locked(self, request: ChunkRequest) -> bool:
+        def told(kept: bool) -> None:
+            request.lease = "hard" if kept else None
+
         try:
-            kept = self.cache.harden(request.key)
+            kept = self.cache.harden(request.key, told)
         except CacheFullError:  # the disk is full, and the ledger finds no room to say so
             if not self.cache.relieve(disk_need(request.source)):
                 raise
-            kept = self.cache.harden(request.key)
+            kept = self.cache.harden(request.key, told)
         if request.abandoned:  # meanwhile, by a signal handler in this thread
-            if kept:
-                self.cache.release(request.key, hard=True)
+            self._give_back_locked(request)
             raise PrefetchClosedError(_ABANDONED)
-        request.lease = "hard" if kept else None
         return kept
 
     async def _admit(self, request: ChunkRequest) -> Ready | Busy | Flight:
