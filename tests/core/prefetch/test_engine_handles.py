@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import forebay
-from forebay._prefetch import Engine, EngineHandle, _runtime, open_engine
+from forebay._prefetch import Engine, EngineHandle, _runtime, open_engine, wait_for
 from forebay.exceptions import ConfigError, PrefetchClosedError
 
 
@@ -64,3 +65,29 @@ def test_a_directory_that_is_made_anew_has_an_engine_of_its_own(tmp_path: Path) 
     assert holders(tmp_path / "cache") == 1
     new.close()
     assert holders(tmp_path / "cache") == 0
+
+
+def test_a_call_that_is_cancelled_twice_is_seen_to_end(tmp_path: Path) -> None:
+    """Risk C10: who closes, and who closes once more, had what the call did to the ledger go on behind the clean-up."""
+    handle = open_engine(tmp_path / "cache", max_bytes=1000)
+    engine, thread = handle.engine(), handle.thread
+    started, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        go.wait(60)
+
+    async def turns() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    future = thread.submit(lambda: engine.steady(work))
+    assert started.wait(30)
+    for _ in range(2):
+        future.stop()
+        wait_for(thread.submit(turns), thread)
+    assert not future.done()
+    go.set()
+    with pytest.raises(PrefetchClosedError, match="closed"):
+        wait_for(future, thread)
+    handle.close()

@@ -7,7 +7,7 @@ import logging
 import os
 from bisect import insort
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from forebay import _config
@@ -63,7 +63,7 @@ class Engine:
         self._unsubscribe = cache.subscribe(self._on_change)
 
     async def steady(self, function: Callable[..., T], /, *args: object) -> T:
-        """Run a short blocking call off the loop, and see it end even when the caller is cancelled.
+        """Run a short blocking call off the loop, and see it end even when the caller is cancelled, however often.
 
         What the call does to the ledger is then known to whoever cleans up.
         """
@@ -71,7 +71,9 @@ class Engine:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            await asyncio.wait([running])
+            while not running.done():
+                with suppress(asyncio.CancelledError):  # once more, as by two that close: it makes no difference
+                    await asyncio.wait([running])
             if not running.cancelled():
                 running.exception()  # seen: the cancellation is what the caller hears of
             raise
