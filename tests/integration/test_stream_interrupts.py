@@ -20,7 +20,7 @@ from servers.ledger import reading, rows
 
 import forebay
 from forebay._cache._ledger import Ledger
-from forebay._prefetch import IOFuture, Session, open_engine
+from forebay._prefetch import IOFuture, IOThread, Session, open_engine
 from forebay._prefetch._session import CLOSE_DEADLINE
 from forebay.exceptions import PrefetchClosedError
 from forebay.testing import Fault, FaultServer, Gate
@@ -178,4 +178,24 @@ def test_an_interrupt_while_a_session_waits_for_its_end_leaves_no_lease(
         gate.open()
         del iterator, inner, futures
         assert left(cache) == {"holders", "plans", "orders"}
+    assert left(cache) == {"holders"}
+
+
+def test_an_interrupt_while_a_dataset_is_opened_ends_its_request(
+    server: FaultServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Risk C10: the request went on for nobody, in a downloader that was closed, for as many tries as there are."""
+    gate, ended = Gate(), threading.Event()
+    server.script("index.json", Fault(gate=gate), times=None)
+
+    def interrupted(future: IOFuture[Any], thread: IOThread) -> None:
+        future.add_done_callback(lambda _: ended.set())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("forebay._open.wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            forebay.open_dataset(server.url(), cache_dir=cache)
+    assert ended.wait(30)
+    gate.open()
     assert left(cache) == {"holders"}

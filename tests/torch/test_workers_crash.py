@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from servers.datasets import put_dataset
@@ -121,10 +122,11 @@ def test_worker_that_is_ended_while_it_looks_whether_it_should_end(
     next(delivered)
     (inner,) = (one for one in gc.get_objects() if type(one) is _workers.WatchfulIter)
     end_now = _workers._end_now
+    done: Any = inner._workers_done_event
 
     def ended(workers: Sequence[BaseProcess]) -> None:
         end_now(workers)
-        holder = threading.Thread(target=inner._workers_done_event._cond.acquire)  # nobody will ever release it
+        holder = threading.Thread(target=done._cond.acquire)  # nobody will ever release it
         holder.start()
         holder.join(30)
 
