@@ -7,6 +7,7 @@ import signal
 import threading
 
 from forebay._mutex import Mutex
+from forebay._stats import Counters
 
 
 def test_a_finalizer_may_take_it_again_in_the_same_thread() -> None:
@@ -57,3 +58,32 @@ def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
     with mutex:
         pass
+
+
+def test_a_child_counts_though_a_thread_of_its_parent_did() -> None:
+    """Risk J1: the I/O thread counts at any moment; a worker that was forked then waited with its first item."""
+    counters, held, go = Counters(), threading.Event(), threading.Event()
+
+    class Slow(dict[str, float]):
+        """Somebody counts, and is not done with it."""
+
+        def get(self, name: str, default: float = 0) -> float:  # type: ignore[override]
+            if threading.current_thread() is thread:
+                held.set()
+                go.wait(60)
+            return super().get(name, default)
+
+    counters._counts = Slow()
+    thread = threading.Thread(target=counters.decoded, args=(1,))
+    thread.start()
+    assert held.wait(10)
+    pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        counters.decoded(1)
+        os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    go.set()
+    thread.join(10)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert counters.snapshot().items == 1

@@ -324,6 +324,24 @@ def test_what_is_forgotten_at_the_end_is_closed_before_it(tmp_path: Path) -> Non
         assert (seen.info().leases, seen.info().holders) == (0, 0)
 
 
+@pytest.mark.timeout(60)
+def test_a_driver_that_ends_the_closing_thread_keeps_nobody() -> None:
+    """Risk C10: the thread ended without a word of it, and the end of the interpreter waited for it for ever."""
+
+    class Forgotten:
+        def __del__(self) -> None:
+            _collector.call_outside(self.close)
+
+        def close(self) -> None:
+            raise SystemExit("out of a driver")
+
+    knot: list[object] = [Forgotten()]
+    knot.append(knot)
+    del knot
+    gc.collect()
+    assert _collector.finish(30)
+
+
 def test_what_is_forgotten_is_not_for_a_forked_child(server: FaultServer, tmp_path: Path) -> None:
     """Risk J1: it closed what its parent still had to close, on connections that are the parent's."""
     put_dataset(server, tmp_path, count=ITEMS, per_chunk=2)

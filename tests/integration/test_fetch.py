@@ -7,12 +7,15 @@ import subprocess
 import sys
 import threading
 import unicodedata
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import forebay
-from forebay import exceptions
+from forebay import _fetch, exceptions
+from forebay._prefetch import IOFuture, IOThread, wait_for
 from forebay.testing import Fault, FaultServer, Gate, run_async
 
 NEW_PROCESS = """
@@ -214,6 +217,91 @@ def test_afetch_overlaps_and_a_cancelled_one_leaves_nothing(server: FaultServer,
     for path in paths:
         forebay.release(path)
     assert not list((tmp_path / "chunks").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "beginning"])
+def test_afetch_that_is_cancelled_while_it_opens_the_cache_keeps_no_engine(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """Risk C10: a thread cannot be cancelled, and what it opened then was nobody's for the life of the process."""
+    server.put("x.bin", b"x")
+    start, opening, go_on, opened = _fetch._start, threading.Event(), threading.Event(), threading.Event()
+
+    def held(*arguments: Any) -> Any:
+        if not begun:
+            opening.set()
+            assert go_on.wait(60)
+        call = start(*arguments)
+        opened.set()
+        if begun:
+            opening.set()
+            assert go_on.wait(60)
+        return call
+
+    monkeypatch.setattr(_fetch, "_start", held)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(forebay.afetch(server.url("x.bin"), cache_dir=tmp_path))
+        assert await asyncio.to_thread(opening.wait, 60)
+        task.cancel()
+        await asyncio.wait([task])
+        go_on.set()
+        assert task.cancelled()
+
+    run_async(main())  # its end waits for the thread
+    assert opened.is_set()
+    for thread in threading.enumerate():
+        if thread.name == "forebay-close":
+            thread.join(60)
+    with forebay.ChunkCache(tmp_path) as observer:
+        assert observer.info().holders == 0
+
+
+def test_an_object_that_comes_as_the_time_is_up_is_a_timeout_of_ours(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Risk C10: it was an error without a word, and none of ours."""
+    server.put("x.bin", b"x")
+
+    def late(future: IOFuture[Any], thread: IOThread, _: float | None) -> None:
+        wait_for(future, thread)
+        raise FutureTimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_fetch, "wait_for", late)
+        with pytest.raises(exceptions.StorageTimeoutError, match="was not there after 9 s"):
+            forebay.fetch(server.url("x.bin"), cache_dir=tmp_path, timeout=9)
+    assert leases(tmp_path) == 0
+
+
+_NEVER_MADE = """
+import sys, threading
+import forebay
+
+begun = threading.Event()
+
+class Slow(forebay.Downloader):
+    def __init__(self, root, options=None):
+        super().__init__(root, options)
+        begun.set()
+        threading.Event().wait()
+
+    def download_fileobj(self, key, fileobj):
+        fileobj.write(b"x")
+
+forebay.register_downloader("slow", Slow)
+threading.Thread(target=forebay.fetch, args=("slow://a/b",), kwargs={"cache_dir": sys.argv[1]}, daemon=True).start()
+assert begun.wait(30)
+"""
+
+
+def test_a_downloader_that_is_never_made_keeps_no_interpreter(tmp_path: Path) -> None:
+    """Risk A11: the interpreter's end waited for the lock of the daemon thread that made it, for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", _NEVER_MADE, str(tmp_path)], timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "still being made" in done.stderr
 
 
 def test_an_object_larger_than_the_budget_says_so(server: FaultServer, tmp_path: Path) -> None:

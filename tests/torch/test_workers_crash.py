@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from servers.datasets import put_dataset
@@ -28,7 +31,7 @@ from servers.process import wait_until
 import forebay
 from forebay import exceptions
 from forebay.testing import Fault, FaultServer, Gate
-from forebay.torch import StreamingDataLoader, StreamingDataset
+from forebay.torch import StreamingDataLoader, StreamingDataset, _workers
 
 METHODS = ["fork", "forkserver", "spawn"]
 #: Within so many seconds the loop hears of a dead worker.
@@ -107,6 +110,29 @@ def test_killed_worker_leaves_something_that_others_wait_for(
     all_gone(pids, DEADLINE)
     assert read(loader) == list(range(40))
     assert_clean(tmp_path / "cache")
+
+
+@pytest.mark.timeout(90)
+def test_worker_that_is_ended_while_it_looks_whether_it_should_end(
+    dataset: StreamingDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Risk C10: it held the lock of the event, which torch takes once more; the loop that was left never went on."""
+    loader = StreamingDataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="fork")
+    delivered = iter(loader)
+    next(delivered)
+    (inner,) = (one for one in gc.get_objects() if type(one) is _workers.WatchfulIter)
+    end_now = _workers._end_now
+    done: Any = inner._workers_done_event
+
+    def ended(workers: Sequence[BaseProcess]) -> None:
+        end_now(workers)
+        holder = threading.Thread(target=done._cond.acquire)  # nobody will ever release it
+        holder.start()
+        holder.join(30)
+
+    monkeypatch.setattr(_workers, "_end_now", ended)
+    _workers.end(inner)
+    assert inner.ended
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
@@ -276,7 +302,7 @@ SCRIPT = """
 import sys, time
 from servers.process import wait_until
 from servers.loaders import as_pairs
-from forebay.torch import StreamingDataLoader, StreamingDataset
+from forebay.torch import StreamingDataLoader, StreamingDataset, _workers
 
 def large(items):
     return [(index, pid, b"x" * 1_000_000) for index, pid in as_pairs(items)]

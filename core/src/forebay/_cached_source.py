@@ -23,7 +23,7 @@ from forebay._source import ChunkSession, ChunkSource
 from forebay._stats import Counters
 from forebay._transfer import Source, TransferPolicy
 from forebay.downloader import Downloader, probe
-from forebay.exceptions import BudgetTooSmallError
+from forebay.exceptions import BudgetTooSmallError, PrefetchClosedError
 from forebay.types import CodecSpec
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class CachedSource(ChunkSource):
         self._resting: PlanReader | None = None
         self._claims = WindowClaims(lambda: engine.cache, index)
         self._check_budget()
-        _open_sources.add(self)
+        with _lock:
+            _open_sources.add(self)
 
     @property
     def evictions(self) -> int:  # type: ignore[override]
@@ -111,17 +112,32 @@ class CachedSource(ChunkSource):
             counters=self._counters,
             shared=shared,
         )
-        self._sessions.add(session)
-        if then is None:
-            return _CachedSession(session)
+        try:
+            with self._lock:
+                self._sessions.add(session)
+            if self._closed:  # only now: who closes the source either finds the session or is seen here
+                raise PrefetchClosedError("the dataset was closed")
+            if then is None:
+                return _CachedSession(session)
+            plan = np.asarray(order, np.int64) if now is None else now
+            return _PlannedSession(
+                session, self._claims, self._declare(plan, then), len(plan), self._rest, told=now is not None
+            )
+        except BaseException:  # what it has leased already is given back, whatever came; it is raised again
+            session.close()
+            raise
+
+    def _declare(self, now: NDArray[np.int64], then: NDArray[np.int64]) -> PlanReader:
+        """Tell the cache what a reader will read; as the reader that stopped last, where there is one."""
         with self._lock:
             reader, self._resting = self._resting, None
-        reader = reader or handle.cache.plan_reader(self._identity)
-        if now is not None:
+        reader = reader or self._engine.cache.plan_reader(self._identity)
+        try:
             reader.declare(now, then)
-            return _PlannedSession(session, self._claims, reader, len(now), self._rest, told=True)
-        reader.declare(np.asarray(order, np.int64), then)
-        return _PlannedSession(session, self._claims, reader, len(order), self._rest)
+        except BaseException:  # nobody goes on with the plan before it; it is raised again
+            reader.close()
+            raise
+        return reader
 
     def _rest(self, reader: PlanReader) -> None:
         """Keep the plan of the reader that stopped last: it probably goes on, with the next epoch."""
@@ -145,9 +161,12 @@ class CachedSource(ChunkSource):
             return  # a forked child leaves the parent's connections and leases alone
         self._evicted = self.evictions
         self._closed = True
-        _open_sources.discard(self)
+        with _lock:
+            _open_sources.discard(self)
         try:
-            for session in list(self._sessions):
+            with self._lock:  # readers in other threads may begin at this moment
+                sessions = list(self._sessions)
+            for session in sessions:
                 session.close()
             with self._lock:
                 reader, self._resting = self._resting, None
@@ -209,11 +228,14 @@ class CachedSource(ChunkSource):
         )
 
 
+_lock = Mutex()
 _open_sources: weakref.WeakSet[CachedSource] = weakref.WeakSet()
 
 
 def _close_open_sources() -> None:
-    for source in list(_open_sources):
+    with _lock:
+        sources = list(_open_sources)
+    for source in sources:
         source.close()
 
 
@@ -275,9 +297,11 @@ class _PlannedSession(_CachedSession):
         self._session.done(place)
 
     def _close(self) -> None:
-        self._session.close()
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            if self._reached < self._places:
-                reader.reached(0)  # the epoch was not read to its end: the next iteration begins it again
-            self._rest(reader)
+        try:
+            self._session.close()
+        finally:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                if self._reached < self._places:
+                    reader.reached(0)  # the epoch was not read to its end: the next iteration begins it again
+                self._rest(reader)

@@ -102,7 +102,7 @@ def _close_one() -> None:
         return
     try:
         closing()
-    except Exception:  # nobody is there to hear of it, as in any finalizer
+    except (Exception, SystemExit):  # a driver's; nobody is there to hear of it, as in any finalizer
         logger.warning("closing what was forgotten failed", exc_info=True)
 
 

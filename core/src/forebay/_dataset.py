@@ -17,6 +17,7 @@ import numpy as np
 
 from forebay import _collector, _config
 from forebay._formats import ChunkReader, DatasetFormat
+from forebay._mutex import Mutex
 from forebay._plan import EpochPlan, Step
 from forebay._readers import OpenChunks, read_mixed, read_some
 from forebay._source import ChunkSession, ChunkSource
@@ -65,6 +66,7 @@ class ChunkedDataset:
         self._closed = False
         self._fingerprint: str | None = None
         self._random_access = OpenChunks(self._open_missing)
+        self._lock = Mutex()  # guards the set: it cannot be walked through while readers in other threads begin
         self._sessions: weakref.WeakSet[HeldSession] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, _close_source, source, os.getpid())
         if spec.shuffle:
@@ -154,7 +156,9 @@ class ChunkedDataset:
         if self._closed:
             return
         self._closed = True
-        for held in list(self._sessions):
+        with self._lock:
+            sessions = list(self._sessions)
+        for held in sessions:
             held.close()
         self._random_access.clear()
         self._finalizer()
@@ -204,8 +208,15 @@ class ChunkedDataset:
     def _hold(
         self, order: Sequence[int] | NDArray[np.int64], *, ahead: int | None, then: NDArray[np.int64] | None = None
     ) -> HeldSession:
-        held = HeldSession(self._source.session(order, ahead=ahead, then=then))
-        self._sessions.add(held)
+        return self._keep(self._source.session(order, ahead=ahead, then=then))
+
+    def _keep(self, session: ChunkSession) -> HeldSession:
+        held = HeldSession(session)
+        with self._lock:
+            self._sessions.add(held)
+        if self._closed:  # only now: who closes the dataset either finds the session or is seen here
+            held.close()
+            raise PrefetchClosedError(f"the dataset {self.url} is closed")
         return held
 
     def epoch_plan(self, epoch: int, partitions: int = 1) -> EpochPlan:
@@ -259,9 +270,7 @@ class ChunkedDataset:
         """
         if self._closed:
             raise PrefetchClosedError(f"the dataset {self.url} is closed")
-        held = HeldSession(self._source.session(order, ahead=ahead, now=now, then=then))
-        self._sessions.add(held)
-        return held
+        return self._keep(self._source.session(order, ahead=ahead, now=now, then=then))
 
     def decode(self, reader: ChunkReader, offsets: NDArray[np.int64]) -> tuple[list[Any], float]:
         """Read samples of an open chunk, and count them; the second value is the seconds that it took."""

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 
 from forebay import _registry
+from forebay._mutex import Mutex
 from forebay._prefetch import before_exit, io_thread, keep_thread, wait_for
 from forebay.downloader import Downloader
 from forebay.exceptions import AccessDeniedError, AuthenticationError
@@ -24,7 +25,7 @@ REFUSALS = (AuthenticationError, AccessDeniedError)
 MAX_DOWNLOADERS = 8
 
 _Key = tuple[object, ...]
-_lock = threading.Lock()
+_lock = Mutex()
 _kept: OrderedDict[_Key, Downloader] = OrderedDict()
 #: No longer given out, and perhaps still in use by somebody who got them before.
 _retired: OrderedDict[int, Downloader] = OrderedDict()
@@ -81,18 +82,22 @@ def retire_downloader(downloader: Downloader) -> None:
 
 
 def _close_downloaders() -> None:
-    with _lock:
+    lock = _lock.lock
+    if not lock.acquire(timeout=CLOSE_DEADLINE):  # a daemon thread makes one, and a stranger's may never be made
+        logger.warning("a downloader is still being made after %.0f s; none is closed", CLOSE_DEADLINE)
+        return
+    try:
         opened = [downloader for key, downloader in _kept.items() if key[0] == os.getpid()]
         opened += _retired.values()
         _kept.clear()
         _retired.clear()
+    finally:
+        lock.release()
     for downloader in opened:
         close_downloader(downloader)
 
 
 def _forget_after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
     _kept.clear()
     _retired.clear()
 

@@ -19,6 +19,7 @@ from forebay._prefetch import (
     ChunkRequest,
     EngineHandle,
     IOFuture,
+    IOThread,
     io_thread,
     open_engine,
     wait_for,
@@ -89,16 +90,16 @@ def fetch(
     if local is not None:
         return local
     call = _start(url, cache_dir, max_cache_bytes, options, revalidate)
-    thread = io_thread()
     call.request.thread = threading.get_ident()
-    future = thread.submit(lambda: _obtain(call))
+    thread, future = _submit(call)
     try:
         ready = wait_for(future, thread, timeout)
     except FutureTimeoutError as exc:
-        if future.done():
-            _drop(call, future)
-            raise
+        # The store's own, or ours: by now the object may have come after all.
+        theirs = future.done() and not future.cancelled() and future.exception() is exc
         _drop(call, future)
+        if theirs:
+            raise
         raise _too_slow(call, timeout) from exc
     except BaseException:  # Ctrl-C too: the fetch is given up with the call; it is raised again
         _drop(call, future)
@@ -120,8 +121,13 @@ async def afetch(
     if local is not None:
         return local
     # Opening the cache touches the disk, which the caller's loop should not wait for.
-    call = await asyncio.to_thread(_start, url, cache_dir, max_cache_bytes, options, revalidate)
-    future = io_thread().submit(lambda: _obtain(call))
+    opening = _Opening()
+    try:
+        call = await asyncio.to_thread(opening.open, url, cache_dir, max_cache_bytes, options, revalidate)
+    except BaseException:  # a cancelled call, too; it is raised again
+        opening.give_up()
+        raise
+    _, future = _submit(call)
     try:
         async with asyncio.timeout(timeout) as limit:
             ready = await asyncio.wrap_future(future)
@@ -152,8 +158,10 @@ def _release(path: Path) -> None:
         if not entries:
             _held.pop(path, None)
     if held is not None and held.pid == os.getpid():
-        held.engine.engine().give_back(held.request)
-        held.engine.close()
+        try:
+            held.engine.engine().give_back(held.request)
+        finally:
+            held.engine.close()
 
 
 def _local(url: str | os.PathLike[str], options: Mapping[str, object] | None) -> Path | None:
@@ -207,6 +215,47 @@ def _start(
         return _Call(shown=shown, backend=resolved.backend.name, engine=engine, request=request, revalidate=revalidate)
     except BaseException:
         engine.close()
+        raise
+
+
+class _Opening:
+    """A call that is begun in a thread, for somebody who may not wait for that: a thread cannot be cancelled."""
+
+    def __init__(self) -> None:
+        self._lock = Mutex()
+        self._call: _Call | None = None
+        self._wanted = True
+
+    def open(
+        self,
+        url: str | os.PathLike[str],
+        cache_dir: str | os.PathLike[str] | None,
+        max_cache_bytes: int | str | None,
+        options: Mapping[str, object] | None,
+        revalidate: bool,
+    ) -> _Call:
+        """Begin the call, and end it where nobody wants it by then."""
+        call = _start(url, cache_dir, max_cache_bytes, options, revalidate)
+        with self._lock:
+            self._call, wanted = call, self._wanted
+        if not wanted:
+            call.engine.close()
+        return call
+
+    def give_up(self) -> None:
+        """Nobody wants the call, whether it has begun or not."""
+        with self._lock:
+            self._wanted, call = False, self._call
+        if call is not None:
+            _close_aside(call)
+
+
+def _submit(call: _Call) -> tuple[IOThread, IOFuture[Ready]]:
+    try:
+        thread = io_thread()
+        return thread, thread.submit(lambda: _obtain(call))
+    except BaseException:  # no thread can be had, say; it is raised again
+        call.engine.close()
         raise
 
 
@@ -268,10 +317,14 @@ def _drop(call: _Call, future: IOFuture[Ready]) -> None:
 
     def give_back(_: object) -> None:
         engine.give_back(call.request)
-        # Closing joins threads, which the loop's own thread must not do.
-        threading.Thread(target=call.engine.close, name="forebay-close", daemon=True).start()
+        _close_aside(call)
 
     future.add_done_callback(give_back)
+
+
+def _close_aside(call: _Call) -> None:
+    # Closing joins threads, which the loop's own thread must not do.
+    threading.Thread(target=call.engine.close, name="forebay-close", daemon=True).start()
 
 
 def _too_slow(call: _Call, timeout: float | None) -> StorageTimeoutError:

@@ -15,21 +15,24 @@ class Mutex:
     A signal handler or a stranger's finalizer may come at any moment, also inside the block and in its thread, and take
     the lock again: so it is reentrant, and what it guards has to be whole wherever something is allocated.
     In a forked child it is free: the thread that held it at the fork does not exist there.
+
+    Attributes:
+        lock: The lock as it is now, for a ``with`` block that has to be quick.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         _all.add(self)
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self.lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.lock.release()
 
     def renew(self) -> None:
         """Forget who holds it."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
 
 _all: weakref.WeakSet[Mutex] = weakref.WeakSet()

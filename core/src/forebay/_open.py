@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from forebay import _config, _registry, _url
 from forebay._cached_source import CachedSource
@@ -17,7 +18,7 @@ from forebay._dataset import ChunkedDataset
 from forebay._downloaders import close_downloader
 from forebay._formats import DatasetFormat
 from forebay._kept_index import KeptIndex
-from forebay._prefetch import EngineHandle, io_thread, open_engine, wait_for
+from forebay._prefetch import EngineHandle, IOThread, io_thread, open_engine, wait_for
 from forebay._source import ChunkSource, LocalSource, dataset_identity, location
 from forebay._stats import Counters
 from forebay._transfer import Source, TransferPolicy, read_object, stat_object
@@ -25,6 +26,7 @@ from forebay.downloader import Downloader, probe
 from forebay.exceptions import ConfigError, DatasetError, InvalidIndexError, ObjectNotFoundError, StorageError
 from forebay.types import FormatSpec
 
+T = TypeVar("T")
 logger = logging.getLogger("forebay")
 
 __all__ = ["DatasetSpec", "open_dataset", "reopen"]
@@ -268,7 +270,7 @@ def _read_index(
         if known is not None and source.capabilities.stat:
             ask = partial(stat_object, source, pool=served.pool, policy=policy)
             try:
-                info = wait_for(thread.submit(ask), thread)
+                info = _answer(thread, ask)
             except StorageError as exc:
                 if exc.retryable:
                     raise
@@ -286,9 +288,18 @@ def _read_index(
             max_bytes=MAX_INDEX_BYTES,
             tally=counters.tally,
         )
-        data, info = wait_for(thread.submit(read), thread)
+        data, info = _answer(thread, read)
         kept.store(info.etag, data)
     return bytes(data)
+
+
+def _answer(thread: IOThread, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    future = thread.submit(ask)
+    try:
+        return wait_for(future, thread)
+    except BaseException:  # Ctrl-C too: nobody waits for the request any more; it is raised again
+        future.stop()
+        raise
 
 
 def _no_index(spec: DatasetSpec, backend: str, names: list[str]) -> ObjectNotFoundError:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from forebay import _config
+from forebay._mutex import Mutex
 from forebay.types import StageStats, Stall, Stats
 
 __all__ = ["Counters", "merge_stats"]
@@ -22,20 +22,20 @@ class Counters:
     """Thread-safe sums behind ``ds.stats()``."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._mutex = Mutex()
         self._counts: dict[str, float] = {}
         self._stages: dict[str, tuple[int, float]] = {}
         self._stalls: list[Stall] = []
 
     def add(self, **amounts: float) -> None:
         """Add to the named counters, which are the fields of `Stats`."""
-        with self._lock:
+        with self._mutex.lock:
             for name, amount in amounts.items():
                 self._counts[name] = self._counts.get(name, 0) + amount
 
     def decoded(self, items: int, seconds: float | None = None) -> None:
         """Count items that were handed out, and the run of the stage "decode" that made them where it was timed."""
-        with self._lock:
+        with self._mutex.lock:
             self._counts["items"] = self._counts.get("items", 0) + items
             if seconds is not None:
                 count, total = self._stages.get("decode", (0, 0.0))
@@ -47,7 +47,7 @@ class Counters:
 
     def stage(self, name: str, seconds: float) -> None:
         """Count one run of a stage."""
-        with self._lock:
+        with self._mutex.lock:
             count, total = self._stages.get(name, (0, 0.0))
             self._stages[name] = (count + 1, total + seconds)
 
@@ -56,7 +56,7 @@ class Counters:
         self.add(wait_seconds=seconds)
         self.stage("wait", seconds)
         if seconds >= STALL_SECONDS:
-            with self._lock:
+            with self._mutex.lock:
                 self._stalls = longest([*self._stalls, Stall(chunk=chunk, backend=backend, seconds=seconds)])
 
     @contextmanager
@@ -70,7 +70,7 @@ class Counters:
 
     def snapshot(self, *, evictions: int = 0) -> Stats:
         """The sums so far."""
-        with self._lock:
+        with self._mutex.lock:
             counts = dict(self._counts)
             stalls = tuple(self._stalls)
             stages = {name: StageStats(count=count, total=total) for name, (count, total) in self._stages.items()}

@@ -94,6 +94,20 @@ def test_refresh_comes_before_the_expiry_and_nobody_waits_for_it() -> None:
     assert source.get().values["access_key_id"] == "AKIANUMBER2"
 
 
+def test_a_thread_that_cannot_be_had_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L3: every later caller waited in vain for what no thread was ever going to give."""
+    source = CredentialSource(Provider(10, Clock()), deadline=1)
+
+    def none_left(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        with pytest.raises(RuntimeError, match="new thread"):
+            source.get()
+    assert source.get().values["access_key_id"] == "AKIANUMBER1"
+
+
 def test_failed_refresh_keeps_what_is_valid_and_is_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:
     """L3; nobody waits for it, so the log tells."""
     clock = Clock()

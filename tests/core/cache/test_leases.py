@@ -11,6 +11,8 @@ from servers.cache_actor import Actor, key, put
 
 from forebay import ChunkCache
 from forebay._cache import Busy, Cache, Flight, Ready, open_cache
+from forebay._cache._shared import SharedCache
+from forebay.exceptions import CacheError, PrefetchClosedError
 
 
 def count(cache: Cache, number: int) -> int:
@@ -214,3 +216,52 @@ def test_a_finalizer_that_runs_inside_a_transaction_loses_no_lease(cache: Cache)
     shared.member.write(lambda connection, trash: cache.release(key(1), hard=True))  # type: ignore[attr-defined]
     cache.gc()
     assert count(cache, 1) == 0
+
+
+def test_a_cache_that_was_closed_holds_nothing_for_whoever_is_late(directory: Path) -> None:
+    """C10: it became a holder again; and a connection that a late call opens would be open at every fork."""
+    late = open_cache(directory, max_bytes=1000)
+    assert isinstance(late, SharedCache)
+    late.close()
+    for claim in (
+        lambda: late.acquire(key(1), hard=True),
+        lambda: late.poll(key(1), hard=True),
+        lambda: late.declare([key(1)]),
+        lambda: late.claim_window(100, 100),
+    ):
+        with pytest.raises(PrefetchClosedError, match="closed"):
+            claim()
+    assert late.info().holders == 0
+    assert late.member.ledger._connection is None
+    assert not list((directory / "holders").iterdir())
+
+
+def test_an_acquire_that_fails_leaves_no_lease(cache: Cache) -> None:
+    """C10: the lease was taken before the file was seen to be gone, and stayed where that could not be put right."""
+    path = put(cache, 1, lease=False).path
+    path.unlink()
+    path.mkdir()
+    for _ in range(2):
+        with pytest.raises(CacheError, match="remove it by hand"):
+            cache.acquire(key(1), hard=True)
+    assert count(cache, 1) == 0
+
+
+def test_a_waiter_that_cannot_take_over_keeps_its_lease_and_the_others_theirs(directory: Path, cache: Cache) -> None:
+    """C10: the flight that could not begin took a lease along; its waiter gave one back once more: another reader's."""
+    with Actor(directory) as other:
+        other.call("acquire", chunk=1)
+        assert isinstance(cache.acquire(key(1), hard=True), Busy)
+        assert isinstance(cache.acquire(key(1), hard=True), Busy)
+        other.kill()
+    folder = directory / "chunks" / key(1).dataset
+    folder.rmdir()
+    folder.touch()
+    with pytest.raises(FileExistsError):
+        cache.poll(key(1), hard=True)
+    assert count(cache, 1) == 2
+    folder.unlink()
+    flight = cache.poll(key(1), hard=True)
+    assert isinstance(flight, Flight)
+    flight.abort()
+    assert count(cache, 1) == 1

@@ -12,6 +12,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import pytest
 
+from forebay import _config
 from forebay._prefetch._io import IOFuture, IOThread, io_thread, wait_for
 from forebay.exceptions import PrefetchClosedError, WorkerCrashedError
 
@@ -185,3 +186,27 @@ for _ in range(10): io_thread().submit(endless)
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=90, capture_output=True, env=os.environ)
     assert time.monotonic() - begin < 50
     assert done.stderr == b""
+
+
+def test_a_process_that_was_stopped_is_not_taken_for_one_that_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Risk C10: a job that was stopped (Ctrl-Z, a frozen machine) while the loop was busy ended with an error."""
+    thread = IOThread()
+    busy, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        busy.set()
+        go.wait(60)
+
+    thread.call_soon(hold)
+    assert busy.wait(10)
+    thread.check()
+    clock, passed = _config.monotonic, 60.0
+    monkeypatch.setattr(_config, "monotonic", lambda: clock() + passed)
+    for _ in range(29):
+        thread.check()
+        passed += 1.0
+    passed += 2.0
+    with pytest.raises(WorkerCrashedError, match="has not turned for"):
+        thread.check()
+    go.set()
+    thread.close()

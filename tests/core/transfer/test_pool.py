@@ -13,6 +13,7 @@ import pytest
 from servers.transfer_kit import with_pool
 
 from forebay._transfer import DaemonPool
+from forebay._transfer._pool import _WORKERS
 from forebay.exceptions import PrefetchClosedError
 from forebay.testing import run_async
 
@@ -108,6 +109,73 @@ def test_close_drops_what_waits() -> None:
     run_async(main())
 
 
+def test_close_does_the_work_that_waits() -> None:
+    """Risk C10: the clean-up of a transfer was dropped with the queue, and its descriptor stayed open."""
+    started, release = threading.Semaphore(0), threading.Event()
+    cleaned = threading.Event()
+
+    def busy() -> None:
+        started.release()
+        release.wait(60)
+
+    async def main() -> None:
+        pool = DaemonPool("test-keep")
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_WORKERS):
+                group.create_task(pool.work(busy))
+            for _ in range(_WORKERS):
+                assert await asyncio.to_thread(started.acquire, timeout=30)
+            group.create_task(pool.work(cleaned.set))
+            await asyncio.sleep(0)  # it is queued now
+            assert len(pool.close(0.0)) == _WORKERS + 1
+            release.set()
+        assert cleaned.is_set()
+
+    try:
+        run_async(main())
+    finally:
+        release.set()
+
+
+def test_a_thread_that_cannot_be_had_is_waited_for_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Risk C10: the caller got the error, and the call was made all the same, for nobody: it took a lease, say."""
+    started, release = threading.Event(), threading.Event()
+    made: list[str] = []
+
+    def stuck() -> bool:
+        started.set()
+        return release.wait(60)
+
+    def none_left(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        pool = DaemonPool("test-none", 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none_left)
+            with pytest.raises(RuntimeError, match="new thread"):
+                await pool.run(made.append, "alone")
+        first = asyncio.ensure_future(pool.run(stuck))
+        assert await asyncio.to_thread(started.wait, 30)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none_left)
+            second = asyncio.ensure_future(pool.run(made.append, "behind the first"))
+            await asyncio.sleep(0)
+            first.cancel()
+            await asyncio.wait([first])
+            release.set()
+            await asyncio.wait([second])
+        assert first.cancelled()
+        assert second.exception() is None
+        pool.close(1.0)
+
+    try:
+        run_async(main())
+    finally:
+        release.set()
+    assert made == ["behind the first"]
+
+
 def test_work_has_ended_when_a_cancelled_caller_goes_on() -> None:
     """Else a descriptor that the caller closes could be written to under its next owner."""
     started, go_on, ended = threading.Event(), threading.Event(), threading.Event()
@@ -146,6 +214,7 @@ def test_work_has_ended_when_a_cancelled_caller_goes_on() -> None:
 EXIT = """
 import asyncio, threading
 from forebay._transfer import DaemonPool
+from forebay._transfer._pool import _WORKERS
 started = threading.Event()
 def stuck():
     started.set()
@@ -169,6 +238,7 @@ def test_interpreter_exits_with_a_call_that_never_returns_a11() -> None:
 FORK = """
 import asyncio, os, threading
 from forebay._transfer import DaemonPool
+from forebay._transfer._pool import _WORKERS
 pool = DaemonPool("forked", 2)
 hold, inside = threading.Event(), threading.Event()
 both = threading.Semaphore(0)

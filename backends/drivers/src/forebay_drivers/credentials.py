@@ -133,11 +133,14 @@ class CredentialSource:
             held = self._held
             valid = held is not None and (held.expires_at is None or now < held.expires_at)
             if self._pending is None and (not valid or now >= self._refresh_at):
-                self._pending = Future()
-                thread = threading.Thread(
-                    target=self._fetch, args=(self._pending,), name="forebay-credentials", daemon=True
-                )
-                thread.start()
+                pending: Future[Credentials] = Future()
+                thread = threading.Thread(target=self._fetch, args=(pending,), name="forebay-credentials", daemon=True)
+                self._pending = pending
+                try:
+                    thread.start()
+                except BaseException:  # no thread can be had now: the next caller tries again; it is raised again
+                    self._pending = None
+                    raise
             return (held if valid else None), self._pending
 
     def _fetch(self, pending: Future[Credentials]) -> None:

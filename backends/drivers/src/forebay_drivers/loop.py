@@ -19,7 +19,7 @@ class LoopThread:
     """Runs coroutines for blocking callers; started by the first one, once per process, and closed by the owner."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close what this thread is about to use
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = 0
@@ -27,7 +27,8 @@ class LoopThread:
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
         """Wait for ``coro``, which has its own deadlines; an interrupt of the caller cancels it."""
         try:
-            future = asyncio.run_coroutine_threadsafe(coro, self._start())
+            with self._lock:  # else between the last turns of a loop that is closed, which would leave it where it is
+                future = asyncio.run_coroutine_threadsafe(coro, self._start())
         except BaseException:
             coro.close()
             raise

@@ -58,8 +58,11 @@ class Cache(ABC):
         """Evict what nobody reads, at least ``wanted`` bytes (None: all), since the disk is full; returns how many."""
 
     @abstractmethod
-    def harden(self, chunk: ChunkKey) -> bool:
-        """Make a soft lease of ours hard; False, and nothing held, when the chunk is not ready any more."""
+    def harden(self, chunk: ChunkKey, told: Callable[[bool], object] = bool) -> bool:
+        """Make a soft lease of ours hard; False, and nothing held, when the chunk is not ready any more.
+
+        ``told`` is called with that as soon as it is so: an interrupt may come before this returns.
+        """
 
     @abstractmethod
     def soften(self, chunk: ChunkKey) -> None:

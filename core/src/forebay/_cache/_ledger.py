@@ -62,7 +62,7 @@ class Ledger:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._inside = False  # the thread that holds the mutex is in the midst of a step
-        self._close_behind = False
+        self._close_behind = self._over = False
         self._changes = 0
         self._data_version: int | None = None
         self._later: deque[Work[object]] = deque()
@@ -91,11 +91,17 @@ class Ledger:
         except (CacheError, OSError) as exc:
             self.defer(work, exc)
             return None
+        except Exception:  # a mistake of ours: it would be one in each transaction from now on
+            raise
+        except BaseException as exc:  # an interrupt; it is raised again
+            self.defer(work, exc)
+            raise
 
-    def defer(self, work: Work[object], exc: Exception) -> None:
+    def defer(self, work: Work[object], exc: BaseException) -> None:
         """Have ``work`` done with the next transaction, because of ``exc``."""
-        logger.warning("%s; it is put right with the next change of the cache", exc)
         self._later.append(work)
+        if isinstance(exc, Exception):  # else an interrupt, which goes on its way
+            logger.warning("%s; it is put right with the next change of the cache", exc)
 
     def quick(self, work: Work[T | None], then: Callable[[T], object]) -> T | None:
         """Like `write`, for work whose only change is one statement, its last: SQLite commits that by itself.
@@ -142,9 +148,13 @@ class Ledger:
         """Give back the disk space of the log, where no other process reads it at this moment."""
         self._attempt(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
 
-    def close(self) -> None:
-        """Close the connection; the next use opens another. In the midst of a step it is closed behind that."""
+    def close(self, *, for_good: bool = False) -> None:
+        """Close the connection; the next use opens another. In the midst of a step it is closed behind that.
+
+        ``for_good``: so is each connection that anybody opens later; no fork would close it.
+        """
         with self.mutex:
+            self._over = self._over or for_good
             if self._inside:
                 self._close_behind = True
             else:
@@ -219,7 +229,7 @@ class Ledger:
             return step(self._connect())
         finally:
             self._inside = False
-            if self._close_behind:
+            if self._close_behind or self._over:
                 self._close_behind = False
                 self.close()
 

@@ -21,7 +21,7 @@ from forebay._cache._layout import Layout, Trash, chunk_name, dustbin
 from forebay._cache._ledger import Ledger
 from forebay._cache._plans import Plans
 from forebay._cache._room import budget_of, shrink
-from forebay._cache._types import ChunkKey, UnregisteredError
+from forebay._cache._types import CacheClosedError, ChunkKey, UnregisteredError
 from forebay.exceptions import CacheError, CacheFullError
 
 __all__ = ["Member"]
@@ -62,6 +62,7 @@ class Member:
         self._asked = max_bytes
         self._number = _NOBODY
         self._lock: HolderLock | None = None
+        self._left = False
         # Guarded by the ledger's mutex: our leases, and when we last used chunks.
         self._held: dict[str, _Held] = {}
         self._used: dict[str, float] = {}
@@ -95,10 +96,16 @@ class Member:
         )
 
     def register(self) -> int:
-        """Become a holder, if this process is none yet; returns the row."""
+        """Become a holder, if this process is none yet; returns the row.
+
+        Raises:
+            CacheClosedError: It was closed: nobody would give back what is taken now.
+        """
         if self._lock is not None:
             return self._number
         with self.entry:
+            if self._left:
+                raise CacheClosedError(f"closed: {self.layout.directory}", path=str(self.layout.directory))
             if self._lock is None:
                 self.bury_dead()
                 lock = HolderLock(self.layout.holders)
@@ -166,7 +173,7 @@ class Member:
     def leave(self) -> None:
         """Give back every lease and flight, and be a holder no more."""
         with self.entry:
-            lock, number = self._lock, self._number
+            lock, number, self._left = self._lock, self._number, True
             self._lock, self._number = None, _NOBODY
             with self.ledger.mutex:
                 self._held.clear()
@@ -174,7 +181,7 @@ class Member:
             if lock is not None:
                 self.ledger.write_or_defer(lambda connection: _bury(connection, self.layout, number))
                 lock.close()
-            self.ledger.close()
+            self.ledger.close(for_good=True)
 
     def forked(self) -> None:
         """In a forked child, before anything else runs: nothing of the parent's is ours."""

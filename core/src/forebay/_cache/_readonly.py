@@ -75,9 +75,11 @@ class ReadOnlyCache(Cache):
         """Nothing can go."""
         return 0
 
-    def harden(self, chunk: ChunkKey) -> bool:
+    def harden(self, chunk: ChunkKey, told: Callable[[bool], object] = bool) -> bool:
         """See `Cache`."""
-        return self.layout.size_of(chunk_name(chunk)) is not None
+        there = self.layout.size_of(chunk_name(chunk)) is not None
+        told(there)
+        return there
 
     def soften(self, chunk: ChunkKey) -> None:
         """See `Cache`."""

@@ -69,8 +69,13 @@ class SharedCache(Cache):
             lambda connection: lease_ready(connection, name, holder, hard=hard),
             lambda _: member.count(chunk, hard=int(hard), soft=int(not hard)),
         )
-        ready = None if row is None else _steps.as_ready(self.layout, row)  # the lease keeps the file, if it is there
-        return ready if ready is not None else self._enter(chunk, hard=hard, lease=row is None)
+        if row is None:
+            return self._enter(chunk, hard=hard, lease=True)
+        try:  # the lease keeps the file, if it is there
+            return _steps.as_ready(self.layout, row) or self._enter(chunk, hard=hard, lease=False)
+        except BaseException:  # it is raised again
+            self.release(chunk, hard=hard)
+            raise
 
     def poll(self, chunk: ChunkKey, *, hard: bool) -> Ready | Busy | Flight:
         """See `Cache`."""
@@ -98,13 +103,7 @@ class SharedCache(Cache):
         )
         if not isinstance(outcome, _steps.NewFlight):
             return outcome
-        flight = Flight(self, chunk, outcome.id, Path(self.layout.final(outcome.temp)), hard=hard)
-        try:
-            self.layout.make_dataset_folder(name)
-        except BaseException:  # the flight is nobody's, whatever came; it is raised again
-            flight.abort()
-            raise
-        return flight
+        return Flight(self, chunk, outcome.id, Path(self.layout.final(outcome.temp)), hard=hard)
 
     def release(self, chunk: ChunkKey, *, hard: bool) -> None:
         """See `Cache`."""
@@ -129,6 +128,9 @@ class SharedCache(Cache):
             done = True
         except (CacheError, OSError):
             done = None  # from within a transaction, or the ledger fails: the next call sees to both
+        except BaseException as exc:  # an interrupt; it is raised again
+            self._ledger.defer(lambda connection: self._settle(connection, name), exc)
+            raise
         if not done:
             self._ledger.write_or_defer(lambda connection: self._settle(connection, name))
         self._notify()
@@ -160,7 +162,7 @@ class SharedCache(Cache):
                 raise
             return write()
 
-    def harden(self, chunk: ChunkKey) -> bool:
+    def harden(self, chunk: ChunkKey, told: Callable[[bool], object] = bool) -> bool:
         """See `Cache`."""
         name, member = chunk_name(chunk), self.member
 
@@ -177,6 +179,7 @@ class SharedCache(Cache):
         def then(ready: bool) -> None:
             if member.held(name)[1]:
                 member.count(chunk, hard=int(ready), soft=-1)
+            told(ready)
 
         done = member.write_as_holder(step, then)
         self._notify()

@@ -134,6 +134,7 @@ def enter(
 
 
 def _begin(connection: sqlite3.Connection, layout: Layout, row: Row, holder: int, *, hard: bool) -> NewFlight:
+    layout.make_dataset_folder(row.name)  # within: where it cannot be made there is no flight, and no lease either
     flight = NewFlight(secrets.randbits(62), layout.new_temp(row.name))
     connection.execute(
         "INSERT INTO flights (id, chunk, holder, temp, hard, since, beat) VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay.exceptions import CacheError
+from forebay.exceptions import CacheError, PrefetchClosedError
 
-__all__ = ["Busy", "ChunkKey", "FlightLostError", "Problem", "Ready", "UnregisteredError"]
+__all__ = ["Busy", "CacheClosedError", "ChunkKey", "FlightLostError", "Problem", "Ready", "UnregisteredError"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,10 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.path}: {self.message}"
+
+
+class CacheClosedError(CacheError, PrefetchClosedError):
+    """The cache was closed in this process while somebody went on using it."""
 
 
 class FlightLostError(CacheError):

@@ -47,7 +47,15 @@ def claim(member: Member, kept: int, need: int, old: int | None = None) -> tuple
         connection.execute("DELETE FROM windows WHERE id IS ?", (old,))
         return number, left
 
-    return member.write_as_holder(step)
+    try:
+        return member.write_as_holder(step)
+    except Exception:
+        raise
+    except (
+        BaseException
+    ):  # an interrupt, perhaps once it was claimed, by a number that nobody is told; it is raised again
+        drop(member, number)
+        raise
 
 
 def drop(member: Member, number: int) -> None:

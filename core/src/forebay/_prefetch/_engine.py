@@ -7,7 +7,7 @@ import logging
 import os
 from bisect import insort
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from forebay import _config
@@ -31,6 +31,8 @@ POLL_INTERVAL = 0.01
 LOOK_AHEAD_INTERVAL = 0.05
 #: Seconds between two counts of the processes that share the directory's budget of requests.
 SHARE_INTERVAL = 1.0
+
+_ABANDONED = "closed while the chunk was on its way"
 
 
 def _by_priority(request: ChunkRequest) -> tuple[int, ...]:
@@ -61,7 +63,7 @@ class Engine:
         self._unsubscribe = cache.subscribe(self._on_change)
 
     async def steady(self, function: Callable[..., T], /, *args: object) -> T:
-        """Run a short blocking call off the loop, and see it end even when the caller is cancelled.
+        """Run a short blocking call off the loop, and see it end even when the caller is cancelled, however often.
 
         What the call does to the ledger is then known to whoever cleans up.
         """
@@ -69,7 +71,9 @@ class Engine:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            await asyncio.wait([running])
+            while not running.done():
+                with suppress(asyncio.CancelledError):  # once more, as by two that close: it makes no difference
+                    await asyncio.wait([running])
             if not running.cancelled():
                 running.exception()  # seen: the cancellation is what the caller hears of
             raise
@@ -152,10 +156,12 @@ class Engine:
         with request.lock:
             request.abandoned = True
             request.eager = False
-            self._give_back_locked(request)
-            if request.declared:
-                request.declared = False
-                self.cache.release(request.key, hard=False)
+            try:
+                self._give_back_locked(request)
+            finally:
+                if request.declared:
+                    request.declared = False
+                    self.cache.release(request.key, hard=False)
 
     def _give_back_locked(self, request: ChunkRequest) -> None:
         flight, lease = request.flight, request.lease
@@ -192,7 +198,7 @@ class Engine:
         """Hold the request's lock, unless nobody wants the request any more."""
         with request.lock:
             if request.abandoned:
-                raise PrefetchClosedError("closed while the chunk was on its way")
+                raise PrefetchClosedError(_ABANDONED)
             yield
 
     def _acquire(self, request: ChunkRequest) -> Ready | Busy | Flight:
@@ -223,13 +229,18 @@ class Engine:
             return self._harden_locked(request)
 
     def _harden_locked(self, request: ChunkRequest) -> bool:
+        def told(kept: bool) -> None:
+            request.lease = "hard" if kept else None
+
         try:
-            kept = self.cache.harden(request.key)
+            kept = self.cache.harden(request.key, told)
         except CacheFullError:  # the disk is full, and the ledger finds no room to say so
             if not self.cache.relieve(disk_need(request.source)):
                 raise
-            kept = self.cache.harden(request.key)
-        request.lease = "hard" if kept else None
+            kept = self.cache.harden(request.key, told)
+        if request.abandoned:  # meanwhile, by a signal handler in this thread
+            self._give_back_locked(request)
+            raise PrefetchClosedError(_ABANDONED)
         return kept
 
     async def _admit(self, request: ChunkRequest) -> Ready | Busy | Flight:

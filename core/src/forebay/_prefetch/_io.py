@@ -45,6 +45,8 @@ CLOSE_DEADLINE = 3.0
 STUCK_AFTER = 30.0
 #: Seconds between two looks at whether the thread is alive, while a caller waits for it.
 LIVENESS_INTERVAL = 1.0
+#: Seconds without such a look after which nothing can be said of the time since the one before.
+PAUSE = 5.0
 
 _CANCELLED = "cancelled: the dataset or the engine was closed"
 
@@ -82,7 +84,7 @@ class IOThread:
         self._stop: asyncio.Event | None = None
         self._group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asked = self._turned = _config.monotonic()
+        self._asked = self._turned = self._looked = _config.monotonic()
         self._thread = threading.Thread(target=self._run, name="forebay-io", daemon=True)
         self._thread.start()
         self._started.wait(CLOSE_DEADLINE)
@@ -119,8 +121,10 @@ class IOThread:
         """
         if not self.alive:
             raise WorkerCrashedError("the I/O thread died; open the dataset again")
-        now = _config.monotonic()
-        if self._turned >= self._asked:
+        before, self._looked = self._looked, _config.monotonic()
+        now = self._looked
+        # Where nobody looked for so long, the process may have been stopped, and the loop with it: it is asked anew.
+        if self._turned >= self._asked or now - before > PAUSE:
             self._asked = now
             self.call_soon(self._note_turn)
         elif now - self._asked > STUCK_AFTER:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 
 from forebay._cache import ChunkKey, Flight
+from forebay._mutex import Mutex
 from forebay._stats import Counters
 from forebay._transfer import Source, TransferPolicy
 
@@ -42,4 +42,4 @@ class ChunkRequest:
     abandoned: bool = False
     thread: int | None = None
     waited: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: Mutex = field(default_factory=Mutex)

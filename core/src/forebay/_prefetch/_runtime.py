@@ -50,10 +50,11 @@ class EngineHandle:
 
     def close(self) -> None:
         """Give the reference back; a second call does nothing."""
-        engine, self._engine = self._engine, None
-        if engine is not None and self._pid == os.getpid() and not self._closed:
+        with _lock:  # said before it is done: whoever asks for the engine meanwhile would open another
+            closed, self._closed = self._closed, True
+            engine, self._engine = self._engine, None
+        if engine is not None and self._pid == os.getpid() and not closed:
             _give(engine)
-        self._closed = True
 
 
 def open_engine(cache_dir: Path | str | None, *, max_bytes: int | None) -> EngineHandle:
@@ -62,26 +63,31 @@ def open_engine(cache_dir: Path | str | None, *, max_bytes: int | None) -> Engin
 
 
 _lock = threading.RLock()
-_engines: dict[Path, Engine] = {}
+#: By the cache and not by its path: a directory that was removed and made anew is another one.
+_engines: dict[Cache, Engine] = {}
 
 
 def _take(cache_dir: Path | str | None, max_bytes: int | None) -> Engine:
     cache = open_cache(cache_dir, max_bytes=max_bytes)
     with _lock:
         while True:
-            engine = _engines.get(cache.directory)
+            engine = _engines.get(cache)
             if engine is None:
-                engine = _engines[cache.directory] = Engine(cache)
+                try:
+                    engine = _engines[cache] = Engine(cache)
+                except BaseException:  # the count of users is given back, whatever came; it is raised again
+                    cache.close()
+                    raise
             engine.users += 1
-            if _engines.get(cache.directory) is engine:  # else the collector has closed its last user just now
+            if _engines.get(cache) is engine:  # else the collector has closed its last user just now
                 return engine
 
 
 def _give(engine: Engine) -> None:
     with _lock:
         engine.users -= 1
-        if engine.users <= 0 and _engines.get(engine.cache.directory) is engine:
-            del _engines[engine.cache.directory]
+        if engine.users <= 0 and _engines.get(engine.cache) is engine:
+            del _engines[engine.cache]
             engine.close()
         engine.cache.close()
         if not _engines:

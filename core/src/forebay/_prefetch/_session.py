@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from forebay import _config
 from forebay._cache import Ready
+from forebay._mutex import Mutex
 from forebay._prefetch._engine import Engine
 from forebay._prefetch._io import IOFuture, IOThread, wait_for
 from forebay._prefetch._request import ChunkRequest
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Session"]
+
+T = TypeVar("T")
 
 #: Seconds that the first chunk of a session may have the link to itself.
 HEAD_START = 0.15
@@ -71,7 +74,7 @@ class Session:
         self._next = 0
         self._closed = False
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = Mutex()  # a signal handler may close the dataset in the midst of what it guards
         self._declared = {
             place: request(int(chunk), place).key
             for place, chunk in enumerate(order if shared else ())
@@ -145,16 +148,28 @@ class Session:
         with self._lock:
             self._closed = True
             places = list(self._places.values())
-            self._places.clear()
-            declared, self._declared = self._declared, {}
-        for key in declared.values():
-            self._engine.cache.release(key, hard=False)
-        for entry in places:
-            entry.future.stop()
-        if not self._thread.is_current and self._thread.alive:
-            wait([entry.future for entry in places], CLOSE_DEADLINE)
-        for entry in places:
-            self._abandon(entry)
+        try:
+            for entry in places:
+                entry.future.stop()
+            if not self._thread.is_current and self._thread.alive:
+                wait([entry.future for entry in places], CLOSE_DEADLINE)
+        finally:  # Ctrl-C once more, while it waits here, leaves no lease
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Give every lease back, also where an interrupt comes in between: with what it leaves, this begins again."""
+        try:
+            while (key := self._pop(self._declared)) is not None:
+                self._engine.cache.release(key, hard=False)
+            while (entry := self._pop(self._places)) is not None:
+                self._abandon(entry)
+        except BaseException:  # it is raised again
+            self._let_go()
+            raise
+
+    def _pop(self, left: dict[int, T]) -> T | None:
+        with self._lock:
+            return left.popitem()[1] if left else None
 
     def _check_process(self) -> None:
         if self._process != os.getpid():
@@ -183,11 +198,14 @@ class Session:
                 request.hard, request.thread = number == wanted, threading.get_ident()
                 request.eager = request.declared = self._declared.pop(number, None) is not None
                 self._places[number] = _Place(request, self._submit(request))
+                if self._closed:  # meanwhile, by a signal handler
+                    self.close()
+                    raise PrefetchClosedError("the iterator was closed")
 
     def _resubmit(self, place: int, entry: _Place) -> None:
         """Ask again for a chunk that was evicted before its reader came to it."""
         with self._lock:
-            if self._places.get(place) is not entry:
+            if self._closed or self._places.get(place) is not entry:
                 raise PrefetchClosedError("the iterator was closed")
             entry.future = self._submit(entry.request)
 

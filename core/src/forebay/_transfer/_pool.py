@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -43,10 +44,14 @@ class _Call:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """A queue of calls and the threads that serve it, all under one condition."""
+    """A queue of calls and the threads that serve it, all under one condition.
+
+    ``kept``: what waits when the lane is closed is done all the same.
+    """
 
     name: str
     limit: int
+    kept: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
     queue: deque[_Call] = field(default_factory=deque)
     running: list[_Call] = field(default_factory=list)
@@ -60,7 +65,12 @@ class _Lane:
             if self.closed:
                 raise PrefetchClosedError(f"{call.name} was asked for after its threads were closed")
             self.queue.append(call)
-            self._staff()
+            try:
+                self._staff()
+            except RuntimeError:
+                if self.threads <= sum(one.abandoned for one in self.running):  # nobody would ever come for it
+                    self.queue.remove(call)
+                    raise
 
     def abandon(self, call: _Call) -> None:
         """Nobody waits for the call any more: forget it, or leave its thread alone and go on without it."""
@@ -70,18 +80,21 @@ class _Lane:
                     self.queue.remove(call)
             elif call in self.running:
                 call.abandoned = True
-                self._staff()
+                with suppress(RuntimeError):  # no thread for those that wait: they wait for one of the others
+                    self._staff()
 
     def close(self, deadline: float) -> list[str]:
         with self.changed:
             self.closed = True
-            dropped, self.queue = list(self.queue), deque()
+            dropped: list[_Call] = []
+            if not self.kept:
+                dropped, self.queue = list(self.queue), deque()
             self.changed.notify_all()
         for call in dropped:
             _settle(call, None, PrefetchClosedError(f"{call.name} was dropped: its threads were closed"))
         with self.changed:
-            self.changed.wait_for(lambda: not self.running, max(deadline - time.monotonic(), 0.0))
-            return [call.name for call in self.running]
+            self.changed.wait_for(lambda: not self.running and not self.queue, max(deadline - time.monotonic(), 0.0))
+            return [call.name for call in (*self.running, *self.queue)]
 
     def _staff(self) -> None:
         """Wake an idle thread, or start one. Abandoned calls do not count, up to a point: they may never end."""
@@ -140,7 +153,7 @@ class DaemonPool:
     def _start_anew(self) -> None:
         self._pid = os.getpid()
         self._calls = _Lane(self._name, self._max_threads, closed=self._closed)
-        self._work = _Lane(f"{self._name}-work", _WORKERS, closed=self._closed)
+        self._work = _Lane(f"{self._name}-work", _WORKERS, kept=True, closed=self._closed)
 
     async def run(self, function: Callable[..., T], /, *args: object) -> T:
         """Await ``function(*args)``, which may block for long; cancellation abandons it.
@@ -159,7 +172,7 @@ class DaemonPool:
         """Await ``function(*args)``, which is ours and short. It has ended when this returns or raises, always.
 
         A cancelled caller may thus close or remove what the call worked on. In a closed pool the call runs in line,
-        so that clean-up still happens.
+        and one that waits as the pool is closed gets its turn, so that clean-up still happens.
         """
         try:
             call, _ = self._submit(function, args, "_work")

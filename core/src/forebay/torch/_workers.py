@@ -212,6 +212,8 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
             worker.join(max(deadline - _config.monotonic(), 0))
         _end_now(self._workers)  # some wait for a chunk: what they hold is given back without them
         self._forget_exit()
+        done = threading.Event()  # one that was ended may have held the lock of the other
+        self._workers_done_event = done
         super()._shutdown_workers()
 
     def _has_stopped_pinning(self) -> bool:
