@@ -236,7 +236,9 @@ def test_each_member_is_fetched_once(tmp_path: Path) -> None:
             assert [len(server.requests_for(f"data/{chunk}", "GET")) for chunk in chunks] == [1] * 4
 
 
-@pytest.mark.parametrize("weights", [(1,), (1, 2, 3), (-1, 2), (0, 0), (float("nan"), 1), (float("inf"), 1)], ids=str)
+@pytest.mark.parametrize(
+    "weights", [("a", 1), (1,), (1, 2, 3), (-1, 2), (0, 0), (float("nan"), 1), (float("inf"), 1)], ids=str
+)
 def test_weights_that_cannot_be_are_refused(urls: list[str], weights: Any) -> None:
     with pytest.raises(ConfigError, match="weights") as caught:
         combined(urls[:2], weights=weights)()

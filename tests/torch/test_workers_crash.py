@@ -302,15 +302,16 @@ SCRIPT = """
 import sys, time
 from servers.process import wait_until
 from servers.loaders import as_pairs
+from torch.utils.data import DataLoader
 from forebay.torch import StreamingDataLoader, StreamingDataset, _workers
 
 def large(items):
     return [(index, pid, b"x" * 1_000_000) for index, pid in as_pairs(items)]
 
 if __name__ == "__main__":
-    url, cache, method = sys.argv[1:]
-    dataset = StreamingDataset(url, cache_dir=cache)
-    loader = StreamingDataLoader(
+    url, cache, method, kind = sys.argv[1:]
+    dataset = StreamingDataset(url, cache_dir=cache, batch_size=1)
+    loader = (StreamingDataLoader if kind == "ours" else DataLoader)(
         dataset, batch_size=1, num_workers=2, collate_fn=large, multiprocessing_context=method, prefetch_factor=8
     )
     for number, batch in enumerate(loader):
@@ -320,14 +321,16 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_workers_end_with_a_trainer_that_was_killed(server: FaultServer, tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(("method", "kind"), [("fork", "ours"), ("forkserver", "ours"), ("forkserver", "torch's")])
+def test_workers_end_with_a_trainer_that_was_killed(
+    server: FaultServer, tmp_path: Path, method: str, kind: str
+) -> None:
     """J11: also workers that are writing a batch that nobody will read, each holding the pipe open for the other."""
     put_dataset(server, tmp_path)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with subprocess.Popen(
-        [sys.executable, script, server.url(), tmp_path / "cache", method],
+        [sys.executable, script, server.url(), tmp_path / "cache", method, kind],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -185,7 +185,10 @@ class ParallelStreamingDataset(_Several):
 def _checked_weights(weights: Sequence[float], datasets: int) -> list[float]:
     if len(weights) != datasets:
         raise ConfigError(f"weights has {len(weights)} numbers for {datasets} datasets", option="weights")
-    values = [float(weight) for weight in weights]
+    try:
+        values = [float(weight) for weight in weights]
+    except (TypeError, ValueError) as exc:
+        raise ConfigError(f"weights must be numbers, not {list(weights)!r}", option="weights") from exc
     if not all(math.isfinite(value) and value >= 0 for value in values) or not any(values):
         raise ConfigError(f"weights must be at least 0, and one of them more, not {list(weights)!r}", option="weights")
     return values

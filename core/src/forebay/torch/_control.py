@@ -14,7 +14,7 @@ __all__ = ["Control"]
 MARKS = 1024
 #: Mark of a worker that began its share; at its end the mark is the next epoch.
 _BEGUN = -1
-_EPOCH, _START, _EPOCH_IS_SET, _RANK, _WORLD, _PARTITIONS, _BATCH, _DROP_LAST, _ROUND, _FIRST_MARK = range(10)
+_EPOCH, _START, _EPOCH_IS_SET, _RANK, _WORLD, _PARTITIONS, _BATCH, _DROP_LAST, _ROUND, _WORKERS, _FIRST_MARK = range(11)
 
 
 class _Cell:
@@ -30,11 +30,24 @@ class _Cell:
         block.cells[self._place] = value
 
 
-class Control:
-    """Numbers that the processes of one loader share; a copy made by pickle alone has its own."""
+class _SettledCell(_Cell):
+    """One that the marks of workers may change."""
 
-    epoch = _Cell(_EPOCH)
-    start = _Cell(_START)
+    def __get__(self, block: Control, owner: type[Control]) -> int:
+        block.settle()
+        return super().__get__(block, owner)
+
+
+class Control:
+    """Numbers that the processes of one loader share; a copy made by pickle alone has its own.
+
+    The workers of a plain loader write marks and nothing else: whoever asks next for epoch, start or round finds that
+    all of them are at the end, and draws the conclusion, which is the same for all who do so at one time. So a worker
+    that goes on with what the loop has left, at any moment, changes nothing of what the training process has set since.
+    """
+
+    epoch = _SettledCell(_EPOCH)
+    start = _SettledCell(_START)
     epoch_is_set = _Cell(_EPOCH_IS_SET)
     rank = _Cell(_RANK)
     world = _Cell(_WORLD)
@@ -42,56 +55,71 @@ class Control:
     batch = _Cell(_BATCH)
     drop_last = _Cell(_DROP_LAST)
     #: Another one whenever the workers of a plain loader read an epoch to its end, or a state was loaded: what was
-    #: loaded or begun in an earlier round counts no more.
-    round = _Cell(_ROUND)
+    #: loaded, begun or marked in an earlier round counts no more.
+    round = _SettledCell(_ROUND)
 
     def __init__(self, memory: torch.Tensor | None = None) -> None:
         if memory is None:
-            memory = torch.zeros(_FIRST_MARK + MARKS, dtype=torch.int64)
+            memory = torch.zeros(_FIRST_MARK + 3 * MARKS, dtype=torch.int64)
         if not memory.is_shared():  # type: ignore[no-untyped-call]
             memory.share_memory_()  # type: ignore[no-untyped-call]
         self._memory = memory
         self.cells = self._memory.numpy()
+        # For each worker its mark, the crew that it was of, and the round.
+        self._marks, self._crews, self._rounds = self.cells[_FIRST_MARK:].reshape(3, MARKS)
 
     def take_over(self, other: Control) -> None:
         """Take the numbers of another block, but for the marks."""
+        other.settle()
         self.cells[:_FIRST_MARK] = other.cells[:_FIRST_MARK]
 
-    def begin(self, worker: int, workers: int, *, at_end: bool) -> None:
-        """Note that a worker of a plain loader starts; ``at_end``: behind the last sample of its share."""
-        self._advance(workers)
-        if worker < MARKS and not at_end:
-            self.cells[_FIRST_MARK + worker] = _BEGUN
+    def begin(self, worker: int, workers: int, *, crew: int, at_end: bool) -> None:
+        """Note that a worker of a plain loader starts; ``at_end``: behind the last sample of its share.
 
-    def finish(self, worker: int, workers: int, *, epoch: int, round: int) -> None:
+        ``crew`` is a number that the workers of one iterator share: what those of an earlier one marked, which was left
+        early, says nothing of these.
+        """
+        round = self.round
+        if not at_end:
+            self._mark(worker, workers, crew, round, _BEGUN)
+
+    def finish(self, worker: int, workers: int, *, crew: int, epoch: int, round: int) -> None:
         """Note that a worker of a plain loader has read its share of ``epoch`` to the end, begun in ``round``.
 
-        Once all of them have, the next epoch begins.
+        Once all of its crew have, the next epoch begins.
         """
-        if round != self.round:
-            return  # of an iteration that was left early, and that the workers went on with
+        self._mark(worker, workers, crew, round, epoch + 1)
+
+    def _mark(self, worker: int, workers: int, crew: int, round: int, mark: int) -> None:
+        self.cells[_WORKERS] = workers
         if worker < MARKS:
-            self.cells[_FIRST_MARK + worker] = epoch + 1
-        self._advance(workers)
+            if mark == _BEGUN:  # first: until all is written, nobody is to take it for an end
+                self._marks[worker] = mark
+            self._crews[worker], self._rounds[worker] = crew, round
+            self._marks[worker] = mark
 
     @property
     def is_being_read(self) -> bool:
         """Whether workers of a plain loader began an epoch that they did not all read to its end."""
-        return bool(self.cells[_FIRST_MARK:].any())
+        return bool((self._marks[self._rounds == self.round]).any())
 
     def begin_round(self) -> None:
         """Forget how far the workers are."""
-        self.round += 1
-        self.cells[_FIRST_MARK:] = 0
+        self.cells[_ROUND] += 1
 
-    def _advance(self, workers: int) -> None:
-        marks = self.cells[_FIRST_MARK : _FIRST_MARK + workers]
-        ended = int(marks[0])
-        if ended > 0 and workers <= MARKS and bool((marks == ended).all()):
-            self.start = 0
+    def settle(self) -> None:
+        """Go on to the next epoch where the workers are all at the end of this one."""
+        workers, round = int(self.cells[_WORKERS]), int(self.cells[_ROUND])
+        ended = int(self._marks[0])
+        if ended <= 0 or workers > MARKS:
+            return
+        crews = self._crews[:workers]
+        same = (self._marks[:workers] == ended) & (crews == crews[0]) & (self._rounds[:workers] == round)
+        if bool(same.all()):
+            self.cells[_START] = 0
             if not self.epoch_is_set:
-                self.epoch = ended
-            self.begin_round()
+                self.cells[_EPOCH] = ended
+            self.cells[_ROUND] = round + 1
 
     def __reduce__(self) -> tuple[type[Control], tuple[torch.Tensor]]:
         return Control, (self._memory,)

@@ -21,6 +21,7 @@ from forebay.torch._deal import Deal
 from forebay.torch._errors import with_sendable_errors
 from forebay.torch._live import Live
 from forebay.torch._mixture import Mixture
+from forebay.torch._parent import end_with_parent
 from forebay.torch._position import Position, check_state, make_state
 from forebay.torch._ranks import find_world
 from forebay.torch._reading import Share
@@ -161,7 +162,7 @@ class Stream(IterableDataset[Any]):
         self._resume_unread = worker is not None
         if worker is not None and self._is_at_end(worker):
             # A loader that saved at the end of an epoch never reads what it loads: this is the last chance to say so.
-            self._control.finish(*worker, epoch=position.epoch, round=self._resume_round)
+            self._control.finish(*worker, crew=_crew(), epoch=position.epoch, round=self._resume_round)
 
     def stats(self) -> Stats:
         """Counters of this process since the dataset was made."""
@@ -189,7 +190,8 @@ class Stream(IterableDataset[Any]):
             return steps if worker is None else with_sendable_errors(steps)
         self._settle()
         if worker is not None:
-            self._control.begin(*worker, at_end=self._is_at_end(worker))
+            end_with_parent()  # torch itself sees to it for children of the trainer's own only, and after seconds
+            self._control.begin(*worker, crew=_crew(), at_end=self._is_at_end(worker))
         position, round = self._begin_at(), self._control.round
         self._resume_unread = False
         live = Live(position, self._deal(position, self._control), self._serial, worker, round, position.inside)
@@ -270,7 +272,7 @@ class Stream(IterableDataset[Any]):
         live.ended = True
         control = self._control
         if live.worker is not None:
-            control.finish(*live.worker, epoch=live.begun.epoch, round=live.round)
+            control.finish(*live.worker, crew=_crew(), epoch=live.begun.epoch, round=live.round)
             return
         self._resume = None
         control.start = 0
@@ -362,6 +364,12 @@ def _this_worker() -> tuple[int, int] | None:
     """Number of this worker and how many there are; None in the training process."""
     info = get_worker_info()
     return None if info is None else (info.id, info.num_workers)
+
+
+def _crew() -> int:
+    """What the workers of one iterator have in common, and those of another have not: its seed, which torch draws."""
+    info = get_worker_info()
+    return 0 if info is None else info.seed - info.id
 
 
 def _in_words(shape: tuple[int, ...]) -> str:

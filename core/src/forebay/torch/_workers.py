@@ -9,8 +9,6 @@ a worker ends as soon as its trainer does.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import pickle
 import signal
 import threading
@@ -30,11 +28,12 @@ from forebay.exceptions import ConfigError, WorkerCrashedError
 from forebay.torch._buffers import Buffers, serve_worker
 from forebay.torch._errors import sendable_errors
 from forebay.torch._inbox import Inbox
+from forebay.torch._parent import end_with_parent
 from forebay.torch._start import FORK_ADVICE, is_being_started
 
 __all__ = ["WatchfulIter", "end"]
 
-#: Seconds between two looks at what no descriptor tells of: torch's thread that pins memory, a parent that changed.
+#: Seconds between two looks at what no descriptor tells of: torch's thread that pins memory.
 LOOK_INTERVAL = 1.0
 #: Seconds that workers have to end by themselves, all together, before they are ended.
 END_DEADLINE = 2.0
@@ -294,24 +293,11 @@ class _Start:
         # Ctrl-C goes to all processes of a terminal; it is for the trainer, which ends its workers or goes on.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        threading.Thread(target=_end_with_parent, name="forebay-parent", daemon=True).start()
+        end_with_parent()
         serve_worker(self._buffers, number)
         if self._function is not None:
             with sendable_errors():
                 self._function(number)
-
-
-def _end_with_parent() -> None:
-    """End this process when the trainer is gone, whatever its threads wait for.
-
-    The descriptor tells of the trainer's death at once, also where a fork server is the parent; but another process
-    that was forked meanwhile may hold its other end.
-    """
-    parent, number = multiprocessing.parent_process(), os.getppid()
-    if parent is not None:
-        while not wait([parent.sentinel], LOOK_INTERVAL) and os.getppid() == number:
-            pass
-        os._exit(1)
 
 
 @contextmanager
