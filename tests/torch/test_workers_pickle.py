@@ -211,11 +211,11 @@ def test_many_loaders_leave_nothing(server: FaultServer, tmp_path: Path) -> None
     port = urlsplit(server.url()).port or 0
     use()
     before = counts(port)
-    for _ in range(3):
+    for _ in range(6):
         use()
     after = counts(port)
     for name, count in before.items():
-        assert after[name] <= count + 2, (name, before, after)
+        assert after[name] <= count + 4, (name, before, after)  # one a loop would be six
 
 
 def test_memory_stays_flat_over_fifty_epochs(server: FaultServer, tmp_path: Path) -> None:

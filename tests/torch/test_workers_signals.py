@@ -37,7 +37,7 @@ if __name__ == "__main__":
         dataset, batch_size=2, num_workers=2, collate_fn=as_pairs, multiprocessing_context=method
     )
     if what == "graceful":
-        signal.signal(signal.SIGINT, lambda *_: print("saved", flush=True))
+        signal.signal(signal.SIGINT, lambda *_: os.write(1, b"saved\\n"))  # it may come in the midst of a print
     print(flush=True)
     try:
         held = iter(loader) if what == "hold" else loader
@@ -220,4 +220,51 @@ def test_leaving_while_a_worker_is_stopped(server: FaultServer, tmp_path: Path, 
                 os.kill(pid, signal.SIGKILL)
     assert code == {"stop": 0, "hold": 3, "wait": 4}[what]
     assert "Traceback" not in err
+    assert_clean(tmp_path / "cache")
+
+
+HOLD_LEDGER = """
+import os, signal, sqlite3, sys, threading
+from forebay.torch import StreamingDataLoader, StreamingDataset
+
+def hold(items):
+    connection = sqlite3.connect(os.environ["LEDGER"], isolation_level=None, timeout=30)
+    connection.execute("BEGIN IMMEDIATE")
+    print(os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+if __name__ == "__main__":
+    url, cache = sys.argv[1:]
+    dataset = StreamingDataset(url, cache_dir=cache)
+    next(iter(dataset))  # this process is a user of the cache, too
+    os.environ["LEDGER"] = os.path.join(cache, "ledger.sqlite")
+    batches = iter(StreamingDataLoader(dataset, batch_size=2, num_workers=1, collate_fn=hold))
+    sys.stdin.read(1)
+    sys.exit(3)
+"""
+
+
+def test_a_worker_that_is_stopped_with_the_ledger_locked_does_not_hold_up_the_exit(
+    server: FaultServer, tmp_path: Path, gate: Gate
+) -> None:
+    """Risk J11: datasets were closed before workers were ended, and what they give back waited for the lock."""
+    gate.open()
+    script = tmp_path / "script.py"
+    script.write_text(HOLD_LEDGER)
+    with subprocess.Popen(
+        [sys.executable, script, server.url(), tmp_path / "cache"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    ) as trainer:
+        assert trainer.stdout is not None
+        worker = psutil.Process(int(trainer.stdout.readline()))
+        wait_until(lambda: worker.status() == psutil.STATUS_STOPPED, deadline=30, what="the worker's stop")
+        begin = time.monotonic()
+        _, err = trainer.communicate("x", timeout=60)
+        assert time.monotonic() - begin < DEADLINE
+        assert (trainer.returncode, err) == (3, "")
+    all_gone({worker.pid})
     assert_clean(tmp_path / "cache")

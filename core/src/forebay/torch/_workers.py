@@ -9,9 +9,12 @@ a worker ends as soon as its trainer does.
 
 from __future__ import annotations
 
+import atexit
+import os
 import pickle
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker, util
@@ -67,8 +70,7 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
             with _sigint_held_back(context):
                 super().__init__(_WithStart(loader, self._buffers))
                 self._forget_pids()
-            # Before multiprocessing ends what is left: it waits without a deadline, also for who is stopped.
-            self._at_exit = util.Finalize(None, _end_now, args=(self._workers,), exitpriority=1)
+            self._at_exit = _end_at_exit(self)
         except (pickle.PicklingError, AttributeError, TypeError) as exc:
             raise ConfigError(
                 f"the dataset cannot be sent to a worker ({exc}): what it holds has to be defined at the top of a"
@@ -225,6 +227,7 @@ class WatchfulIter(_MultiProcessingDataLoaderIter):
         return not self._pin_memory_thread.is_alive()
 
     def _forget_exit(self) -> None:
+        _at_work.discard(self)
         if self._at_exit is not None:
             self._at_exit.cancel()
             self._at_exit = None
@@ -239,6 +242,31 @@ def _end_now(workers: Sequence[BaseProcess]) -> None:
         deadline = _config.monotonic() + TERM_DEADLINE
         for worker in left:
             worker.join(max(deadline - _config.monotonic(), 0))
+
+
+_at_work: weakref.WeakSet[WatchfulIter] = weakref.WeakSet()
+_is_registered = False
+
+
+def _end_at_exit(iterator: WatchfulIter) -> util.Finalize:
+    """Have its workers ended at the interpreter's end, if it is not ended before.
+
+    Before datasets are closed: a worker that is stopped may hold the cache's ledger. And before multiprocessing ends
+    what is left: it waits without a deadline, also for who is stopped. Its own children end without `atexit`.
+    """
+    global _is_registered
+    _at_work.add(iterator)
+    if not _is_registered:  # now, and not before: what is registered last is called first
+        _is_registered = True
+        atexit.register(_end_all)
+    return util.Finalize(None, _end_now, args=(iterator._workers,), exitpriority=1)
+
+
+def _end_all() -> None:
+    _end_now([worker for each in list(_at_work) for worker in each._workers])
+
+
+os.register_at_fork(after_in_child=_at_work.clear)
 
 
 def _make_buffers(loader: DataLoader[Any]) -> Buffers | None:
