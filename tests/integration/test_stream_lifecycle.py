@@ -316,6 +316,29 @@ def test_no_thread_of_ours_outlives_the_last_dataset(server: FaultServer, tmp_pa
     assert done.stdout == "['MainThread']\n" * 3, done.stderr
 
 
+@pytest.mark.parametrize("reading", ["next(iter(ds))", "list(ds)", "pass"])
+def test_the_process_exits_quietly_where_no_thread_starts_any_more(
+    server: FaultServer, tmp_path: Path, reading: str
+) -> None:
+    """Risk J11: Python 3.12 starts no thread once the interpreter ends; what was left open is closed all the same."""
+    put_dataset(server, tmp_path)
+    code = f"""
+import atexit, sys, threading
+import forebay
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+ds = forebay.open_dataset(sys.argv[1], cache_dir=sys.argv[2])
+{reading}
+atexit.register(setattr, threading.Thread, "start", refuse)  # called first
+"""
+    for _ in range(2):  # the second one has the index
+        done = subprocess.run(
+            [sys.executable, "-c", code, server.url(), tmp_path / "cache"], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert leases(tmp_path / "cache") == 0
+
+
 def test_close_in_the_middle_of_a_take_leaves_no_lease(
     server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,10 +6,11 @@ import logging
 import os
 import threading
 from collections import OrderedDict
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from forebay import _registry
 from forebay._mutex import Mutex
-from forebay._prefetch import before_exit, io_thread, keep_thread, wait_for
+from forebay._prefetch import IOThread, before_exit, io_thread, keep_thread, wait_for
 from forebay.downloader import Downloader
 from forebay.exceptions import AccessDeniedError, AuthenticationError
 
@@ -24,6 +25,8 @@ REFUSALS = (AuthenticationError, AccessDeniedError)
 #: Downloaders stay open for the next use of the same root, this many of them.
 MAX_DOWNLOADERS = 8
 
+_LATE = "close() of %r did not return within %.0f s and is abandoned"
+
 _Key = tuple[object, ...]
 _lock = Mutex()
 _kept: OrderedDict[_Key, Downloader] = OrderedDict()
@@ -36,17 +39,35 @@ def close_downloader(downloader: Downloader) -> None:
 
     A hook that fails or blocks here is logged and left alone: whoever closes wants to go on, and the data is delivered.
     """
-    thread = io_thread()
+    try:
+        thread = io_thread()
+    except RuntimeError:  # there was none, and at its end Python 3.12 starts none: nothing was used on it
+        downloader.close()
+        return
     closing = threading.Thread(target=downloader.close, name="forebay-close", daemon=True)
     try:
         if not thread.is_current:
             wait_for(thread.submit(downloader.aclose), thread, CLOSE_DEADLINE)
     except Exception as exc:  # noqa: BLE001 - a stranger's hook; `close` has to be reached all the same
         logger.warning("aclose() of %r did not end well: %s", downloader, str(exc) or type(exc).__name__)
-    closing.start()
+    try:
+        closing.start()
+    except RuntimeError:  # as above; the loop's thread has nothing else to do by then
+        _close_on(thread, downloader)
+        return
     closing.join(CLOSE_DEADLINE)
     if closing.is_alive():
-        logger.warning("close() of %r did not return within %.0f s and is abandoned", downloader, CLOSE_DEADLINE)
+        logger.warning(_LATE, downloader, CLOSE_DEADLINE)
+
+
+def _close_on(thread: IOThread, downloader: Downloader) -> None:
+    async def close() -> None:
+        downloader.close()
+
+    try:
+        wait_for(thread.submit(close), thread, CLOSE_DEADLINE)
+    except FutureTimeoutError:
+        logger.warning(_LATE, downloader, CLOSE_DEADLINE)
 
 
 def shared_downloader(resolved: _registry.Resolved, root: str) -> Downloader:
