@@ -51,9 +51,7 @@ def claim(member: Member, kept: int, need: int, old: int | None = None) -> tuple
         return member.write_as_holder(step)
     except Exception:
         raise
-    except (
-        BaseException
-    ):  # an interrupt, perhaps once it was claimed, by a number that nobody is told; it is raised again
+    except BaseException:  # an interrupt, perhaps once it was claimed: nobody is told the number; it is raised again
         drop(member, number)
         raise
 
