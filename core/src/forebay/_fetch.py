@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -121,9 +121,9 @@ async def afetch(
     if local is not None:
         return local
     # Opening the cache touches the disk, which the caller's loop should not wait for.
-    opening = _Opening()
+    opening = _Opening(lambda: _start(url, cache_dir, max_cache_bytes, options, revalidate))
     try:
-        call = await asyncio.to_thread(opening.open, url, cache_dir, max_cache_bytes, options, revalidate)
+        call = await asyncio.to_thread(opening.open)
     except BaseException:  # a cancelled call, too; it is raised again
         opening.give_up()
         raise
@@ -136,7 +136,7 @@ async def afetch(
         if limit.expired():
             raise _too_slow(call, timeout) from exc
         raise
-    except BaseException:
+    except BaseException:  # a cancelled call, too, gives the fetch up; it is raised again
         _drop(call, future)
         raise
     return _hold(call, ready)
@@ -213,7 +213,7 @@ def _start(
             hard=True,
         )
         return _Call(shown=shown, backend=resolved.backend.name, engine=engine, request=request, revalidate=revalidate)
-    except BaseException:
+    except BaseException:  # the engine is nobody's, whatever came; it is raised again
         engine.close()
         raise
 
@@ -221,21 +221,15 @@ def _start(
 class _Opening:
     """A call that is begun in a thread, for somebody who may not wait for that: a thread cannot be cancelled."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Callable[[], _Call]) -> None:
+        self._start = start
         self._lock = Mutex()
         self._call: _Call | None = None
         self._wanted = True
 
-    def open(
-        self,
-        url: str | os.PathLike[str],
-        cache_dir: str | os.PathLike[str] | None,
-        max_cache_bytes: int | str | None,
-        options: Mapping[str, object] | None,
-        revalidate: bool,
-    ) -> _Call:
+    def open(self) -> _Call:
         """Begin the call, and end it where nobody wants it by then."""
-        call = _start(url, cache_dir, max_cache_bytes, options, revalidate)
+        call = self._start()
         with self._lock:
             self._call, wanted = call, self._wanted
         if not wanted:
@@ -275,7 +269,7 @@ async def _obtain_fresh(call: _Call) -> Ready:
     if not request.fetched and call.revalidate and seen not in _validated:
         try:
             fresh = await _is_fresh(call, ready)
-        except BaseException:
+        except BaseException:  # no lease stays behind an error or a cancellation; it is raised again
             engine.give_back(request)
             raise
         if not fresh:

@@ -49,10 +49,9 @@ def claim(member: Member, kept: int, need: int, old: int | None = None) -> tuple
 
     try:
         return member.write_as_holder(step)
-    except Exception:
-        raise
-    except BaseException:  # an interrupt, perhaps once it was claimed: nobody is told the number; it is raised again
-        drop(member, number)
+    except BaseException as exc:  # it is raised again
+        if not isinstance(exc, Exception):  # an interrupt, perhaps once it was claimed: nobody is told the number
+            drop(member, number)
         raise
 
 
